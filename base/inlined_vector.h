@@ -24,7 +24,8 @@ class InlinedVector {
   using iterator = T*;
   using const_iterator = const T*;
 
-  InlinedVector() = default;
+  // Not defaulted: value-initialization would write zeros to inline_.
+  InlinedVector() {}
   explicit InlinedVector(size_t count) : InlinedVector() { resize(count); }
   InlinedVector(std::initializer_list<T> values)
       : InlinedVector(values.begin(), values.end()) {}

@@ -1,18 +1,11 @@
 #include "dataplane/backend.h"
 
-#include <memory>
 #include <utility>
-
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 
-Completion Backend::Run(const Collective& collective, Prepared*,
-                        ReleasableLock& order) {
-  order.CallLast();
-  const std::shared_ptr<Work> work = Start(collective);
-  order.Release();
-  Status status = work->Wait();
+Completion Backend::Run(const Collective&, Prepared*, const Ticket& ticket) {
+  Status status = ticket.work->Wait();
   return {std::move(status), Clock::now()};
 }
 

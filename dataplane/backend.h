@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKEND_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -21,7 +22,6 @@ namespace muster::dataplane {
 
 // Options of the nccl backend: nccl/options.h.
 struct NcclOptions;
-class ReleasableLock;
 
 // The result of Backend::Split of a parent group, for the backend of a group
 // made of some of its ranks. Only a backend of the same kind can read it. It
@@ -134,6 +134,20 @@ struct Completion {
   Instant at;
 };
 
+// The place of a collective in the order of its group, from Backend::Enter.
+struct Ticket {
+  // Set if another thread runs the collective; then nothing else is.
+  std::shared_ptr<Work> work = nullptr;
+  // The number of the collective in the queue of the backend that runs it.
+  uint64_t number = 0;
+  // Whether it is the first in that queue.
+  bool is_first = false;
+  // The backend with that queue, among those of a MultiInterfaceBackend.
+  uint32_t interface = 0;
+  // The collective's record in the flight recorder; -1: none.
+  int64_t record = -1;
+};
+
 // Backend moves the data of one group. Start and Abort may be called from any
 // thread; collectives run in the order in which they were started, which must
 // be the same on every rank. The destructor aborts what is still running and
@@ -183,22 +197,20 @@ class Backend {
     return nullptr;
   }
 
-  // Runs `collective`, which is not a send or receive, and returns when it is
-  // complete. `prepared` is what Prepare has returned for it, or null; one run
-  // at a time uses it. A backend may run it on the calling thread, because
-  // waking another thread takes longer than a small collective. The caller
-  // holds `order`, the lock on the order of collectives. The backend releases
-  // it once the collective has its place in the order. A backend that runs the
-  // collective on this thread releases it before a wait for another rank that
-  // lasts longer than a short spin, or, on a shared processor, longer than a
-  // few yields; a small collective that all ranks begin together may therefore
-  // end with the lock held. Work that the owner of `order` has deferred
-  // (BeforeRelease) runs while this call waits for other ranks (CallLast); if
-  // it never waits, or only briefly, the owner does that work afterwards. While
-  // `order` is held, the backend does nothing that takes time in proportion to
-  // a tensor's size and nothing that calls back.
+  // As Start, for a caller that waits: gives `collective`, which is no send or
+  // receive, its place in the order. Does not block. The caller then calls Run,
+  // once, and meanwhile others may call Start and Enter.
+  virtual Ticket Enter(const Collective& collective) {
+    return {.work = Start(collective)};
+  }
+
+  // Runs a collective with the `ticket` from Enter, when those before it are
+  // complete, and returns when it is complete. `prepared` is what Prepare has
+  // returned for it, or null; one run at a time uses it. A backend may run it
+  // on the calling thread, because waking another thread takes longer than a
+  // small collective.
   virtual Completion Run(const Collective& collective, Prepared* prepared,
-                         ReleasableLock& order);
+                         const Ticket& ticket);
 
   // Collectives, or sends and receives, that are started between these two
   // calls begin as one batch if the backend supports it: none of them then
@@ -247,7 +259,7 @@ class Backend {
 };
 
 // Base of a backend that wraps another one. A decorator overrides Start. It may
-// override Run, if it can do less work there, and then also Prepare.
+// override Enter, Run and Prepare, if it can do less work there.
 class BackendDecorator : public Backend {
  public:
   explicit BackendDecorator(std::unique_ptr<Backend> inner)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -73,14 +73,9 @@ class Communicator::BackendRef {
   explicit BackendRef(const Communicator& communicator)
       : communicator_(communicator) {
     MutexLock lock(communicator_.mutex_);
-    Take();
-  }
-  // For a caller that holds the lock; releases it.
-  BackendRef(const Communicator& communicator,
-             ReleasableLock& lock) MUSTER_NO_THREAD_SAFETY_ANALYSIS
-      : communicator_(communicator) {
-    Take();
-    lock.Release();
+    if (communicator_.ends_) return;
+    backend_ = communicator_.backend_.get();
+    ++communicator_.holders_;
   }
   ~BackendRef() {
     if (backend_ == nullptr) return;
@@ -94,12 +89,6 @@ class Communicator::BackendRef {
   Backend* operator->() const { return backend_; }
 
  private:
-  void Take() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(communicator_.mutex_) {
-    if (communicator_.ends_) return;
-    backend_ = communicator_.backend_.get();
-    ++communicator_.holders_;
-  }
-
   const Communicator& communicator_;
   Backend* backend_ = nullptr;
 };
@@ -180,57 +169,73 @@ inline void Communicator::RemoveRunning(uint64_t sequence, bool ok,
   }
 }
 
-inline Status Communicator::RunEntered(const Collective& collective,
-                                       Backend::Prepared* prepared,
-                                       ReleasableLock& order) {
-  Backend& backend = *backend_;
-  Completion ending = [&] {
-    try {
-      return backend.Run(collective, prepared, order);
-    } catch (...) {
-      Threw(collective, order);
-      throw;
-    }
-  }();
-  if (order.is_held() && ending.status.ok()) {
-    RemoveRunning(collective.sequence, /*ok=*/true, ending.at);
-    LetGo();
-    return std::move(ending.status);
+inline Communicator::Entered Communicator::EnterBackend(
+    const Collective& collective) {
+  try {
+    Entered entered = {backend_->Enter(collective), backend_.get()};
+    ++holders_;
+    return entered;
+  } catch (...) {
+    RemoveRunning(collective.sequence, /*ok=*/false, Clock::now());
+    throw;
   }
-  order.Release();
-  Completed(collective.sequence, ending.status, ending.at, /*waits=*/true);
-  return std::move(ending.status);
 }
 
-void Communicator::Threw(const Collective& collective, ReleasableLock& order) {
-  order.Release();
-  Completed(collective.sequence,
-            Labelled(FailedCall::Of(collective), options_.group_name,
-                     InternalError("threw")),
-            Clock::now(), /*waits=*/true);
+inline Status Communicator::RunEntered(const Collective& collective,
+                                       Backend::Prepared* prepared,
+                                       const Entered& entered) {
+  Completion end;
+  try {
+    end = entered.backend->Run(collective, prepared, entered.ticket);
+  } catch (...) {
+    Completed(collective.sequence,
+              Labelled(FailedCall::Of(collective), options_.group_name,
+                       InternalError("threw")),
+              Clock::now(), /*waits=*/true);
+    throw;
+  }
+  Completed(collective.sequence, end.status, end.at, /*waits=*/true);
+  return std::move(end.status);
+}
+
+Status Communicator::Run(Collective& collective) {
+  Refusal refusal;
+  Entered entered;
+  {
+    MutexLock order(mutex_);
+    refusal = Enter(collective, /*waits=*/true);
+    if (refusal.why.ok()) entered = EnterBackend(collective);
+  }
+  if (entered.backend == nullptr) return MakeError(collective, refusal);
+  return RunEntered(collective, /*prepared=*/nullptr, entered);
 }
 
 Status Communicator::Run(PreparedCollective& prepared) {
-  ReleasableLock order(mutex_);
-  const bool is_running = prepared.is_running_.load(std::memory_order_acquire);
-  if (!poison_.ok() || is_running) {
-    Collective refused = prepared.arguments_;
-    Number(refused);
-    const Refusal refusal =
-        poison_.ok() ? Refusal{StillRuns(prepared), /*by_arguments=*/true}
-                     : Refusal{poison_};
-    order.Release();
-    return MakeError(refused, refusal);
+  // `run_` belongs to a run that goes on.
+  std::optional<Collective> refused;
+  Refusal refusal;
+  Entered entered;
+  {
+    MutexLock order(mutex_);
+    const bool is_running =
+        prepared.is_running_.load(std::memory_order_acquire);
+    if (poison_.ok() && !is_running) {
+      Number(prepared.run_);
+      AddRunning(prepared.run_, /*waits=*/true);
+      entered = EnterBackend(prepared.run_);
+      prepared.is_running_.store(true, std::memory_order_relaxed);
+    } else {
+      Number(refused.emplace(prepared.arguments_));
+      refusal = poison_.ok()
+                    ? Refusal{StillRuns(prepared), /*by_arguments=*/true}
+                    : Refusal{poison_};
+    }
   }
-  Collective& collective = prepared.run_;
-  Number(collective);
-  AddRunning(collective, /*waits=*/true);
-  ++holders_;
-  prepared.is_running_.store(true, std::memory_order_relaxed);
+  if (entered.backend == nullptr) return MakeError(*refused, refusal);
   const absl::Cleanup ended = [&] {
     prepared.is_running_.store(false, std::memory_order_release);
   };
-  return RunEntered(collective, prepared.of_backend_.get(), order);
+  return RunEntered(prepared.run_, prepared.of_backend_.get(), entered);
 }
 
 StatusOr<std::unique_ptr<PreparedCollective>> Communicator::Prepare(
@@ -371,7 +376,6 @@ Communicator::Refusal Communicator::Enter(Collective& collective, bool waits,
   } else {
     AddRunning(collective, waits);
   }
-  if (waits) ++holders_;
   return {};
 }
 
@@ -449,16 +453,6 @@ std::shared_ptr<Work> Communicator::MakeHandle(const Collective& collective,
   return work;
 }
 
-Status Communicator::Run(Collective& collective) {
-  ReleasableLock order(mutex_);
-  const Refusal refusal = Enter(collective, /*waits=*/true);
-  if (!refusal.why.ok()) {
-    order.Release();
-    return MakeError(collective, refusal);
-  }
-  return RunEntered(collective, /*prepared=*/nullptr, order);
-}
-
 void Communicator::Completed(uint64_t sequence, const Status& status,
                              Instant at, bool waits) {
   {
@@ -514,11 +508,13 @@ void Communicator::PointToPointCompleted(uint64_t sequence,
 }
 
 void Communicator::Abort(Status cause) {
-  ReleasableLock lock(mutex_);
-  if (!poison_.ok()) return;
-  poison_ = cause;
-  // Taken before the lock is released, so that Shutdown waits for it.
-  const BackendRef backend(*this, lock);
+  // Taken before the group is poisoned, so that Shutdown waits for it.
+  const BackendRef backend(*this);
+  {
+    MutexLock lock(mutex_);
+    if (!poison_.ok()) return;
+    poison_ = cause;
+  }
   // Not a warning: the group's owner knows more about the failure and logs it.
   VLOG(1) << "group aborted: group=" << base::LogValue(options_.group_name)
           << " rank=" << options_.rank

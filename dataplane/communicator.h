@@ -21,7 +21,6 @@
 #include "base/thread_annotations.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane {
@@ -116,7 +115,7 @@ class Communicator {
 
   // Runs `collective`, waits for its end and returns its status. Quicker than
   // Start(...)->Wait(). Sets the fields that Communicator fills in.
-  Status Run(Collective& collective) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+  Status Run(Collective& collective);
   Status Run(Collective&& collective) { return Run(collective); }
 
   // Checks `collective`, which is no send or receive, and finds out once what
@@ -128,7 +127,7 @@ class Communicator {
   // As Run and Start of a collective with the arguments of `prepared`, which
   // this communicator has made. One run at a time: others are refused, as for a
   // bad argument. Run is quicker than for a collective that is not prepared.
-  Status Run(PreparedCollective& prepared) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+  Status Run(PreparedCollective& prepared);
   std::shared_ptr<Work> Start(std::shared_ptr<PreparedCollective> prepared);
 
   // As Start for each of `collectives`, which are all collectives or all sends
@@ -150,7 +149,7 @@ class Communicator {
 
   // Fails every running and every later call with `cause`. Does nothing if the
   // group is poisoned. Does not block.
-  void Abort(Status cause) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+  void Abort(Status cause);
 
   // Aborts the running calls. Returns when their handles are complete, the
   // calls have left the backend, and the backend is destroyed. Later calls fail
@@ -206,21 +205,25 @@ class Communicator {
   // Sets the number, start and deadline of `collective`.
   inline void Number(Collective& collective)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs on the backend a `collective` that Enter has accepted for a call of
-  // Run. `prepared`: see Backend::Run.
-  [[gnu::always_inline]] inline Status RunEntered(
-      const Collective& collective, Backend::Prepared* prepared,
-      ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
-  // Ends `collective`, whose Backend::Run has thrown. Called in the handler.
-  void Threw(const Collective& collective,
-             ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   // Numbers `collective` and returns a Refusal with the error if it may not
-  // run. Otherwise it counts as running from now on; if `waits` (a call of Run
-  // waits for it), the caller also becomes a holder of the backend. `prepared`
-  // is null if the collective is not prepared.
+  // run. Otherwise it counts as running from now on. `waits`: a call of Run
+  // waits for it. `prepared` is null if the collective is not prepared.
   Refusal Enter(Collective& collective, bool waits,
                 const PreparedCollective* prepared = nullptr)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A collective that a call of Run runs on the backend.
+  struct Entered {
+    Ticket ticket;
+    // Null after a refusal. The caller is one of the backend's holders.
+    Backend* backend = nullptr;
+  };
+  // Passes to the backend a collective that Enter has accepted for a call of
+  // Run.
+  inline Entered EnterBackend(const Collective& collective)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs it. `prepared`: see Backend::Run.
+  inline Status RunEntered(const Collective& collective,
+                           Backend::Prepared* prepared, const Entered& entered);
   // The error of a run of `prepared`, which runs already.
   Status StillRuns(const PreparedCollective& prepared) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -273,10 +276,9 @@ class Communicator {
   const std::string backend_name_;
   const size_t fusable_bytes_;
 
-  // Held while a collective is numbered and passed to Backend::Start, or during
-  // the beginning of Backend::Run, so that the backend sees collectives in the
-  // order of their numbers; and until the end of a small collective that does
-  // not wait. Never held in a call of the backend that may wait or call back.
+  // Held while a collective is numbered and passed to Backend::Start or Enter,
+  // so that the backend sees collectives in the order of their numbers. Never
+  // held in a call of the backend that may wait or call back.
   mutable Mutex mutex_;
   uint64_t last_enqueued_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ MUSTER_GUARDED_BY(mutex_) = 0;

@@ -55,8 +55,7 @@ TEST_F(CommunicatorTest, NumbersCollectivesFromOneAndFillsInDeadlines) {
 }
 
 // Shutdown would wait for it if it did not count as complete.
-TEST_F(CommunicatorTest, WhatEndsWithTheOrderHeldIsComplete) {
-  backend_->lets_others_start = false;
+TEST_F(CommunicatorTest, WhatARunHasEndedIsComplete) {
   const Collective barrier = {.kind = CollectiveKind::kBarrier};
   EXPECT_TRUE(communicator_.Run(Collective(barrier)).ok());
   EXPECT_TRUE(communicator_.Run(Collective(barrier)).ok());
@@ -200,6 +199,7 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
     return OkStatus();
   };
   EXPECT_TRUE(run().ok());
+  EXPECT_THAT(backend_->tickets, ElementsAre(1));
   EXPECT_EQ(backend_->started[0].timeout, seconds(7));
   EXPECT_EQ(communicator_.progress().last_completed, 1u);
   EXPECT_EQ(communicator_.progress().current, "all_reduce #2 float32[4] sum");
@@ -216,6 +216,36 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
   EXPECT_EQ(communicator_.status(), cause);
   EXPECT_EQ(run(), cause);
   EXPECT_EQ(backend_->started.size(), 3u);
+}
+
+// The backend sees collectives in the order of their numbers.
+TEST_F(CommunicatorTest, ARunHasItsPlaceBeforeAnyOtherIsNumbered) {
+  std::promise<void> inside;
+  std::promise<void> leave;
+  backend_->run = [&] {
+    inside.set_value();
+    leave.get_future().wait();
+    return OkStatus();
+  };
+  auto first = std::async(std::launch::async, [&] {
+    return communicator_.Run({.kind = CollectiveKind::kBarrier});
+  });
+  inside.get_future().wait();
+  backend_->run = nullptr;
+  EXPECT_TRUE(communicator_.Run({.kind = CollectiveKind::kBarrier}).ok());
+  EXPECT_THAT(backend_->tickets, ElementsAre(1, 2));
+  EXPECT_EQ(communicator_.progress().current, "barrier #1");
+  leave.set_value();
+  EXPECT_TRUE(first.get().ok());
+}
+
+TEST_F(CommunicatorTest, WhatIsThrownOutOfEnterLeavesNothing) {
+  backend_->enter = [] { throw std::bad_alloc(); };
+  EXPECT_THROW((void)communicator_.Run({.kind = CollectiveKind::kBarrier}),
+               std::bad_alloc);
+  EXPECT_EQ(communicator_.progress().current, "");
+  EXPECT_TRUE(communicator_.status().ok());
+  communicator_.Shutdown();
 }
 
 TEST_F(CommunicatorTest, WhatIsThrownOutOfRunEndsTheGroup) {

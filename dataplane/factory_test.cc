@@ -282,7 +282,7 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   EXPECT_TRUE(IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()),
               AllOf(HasSubstr("was built for interface 1000 (Abseil "),
-                    HasSubstr("this program for interface 8 (Abseil ")));
+                    HasSubstr("this program for interface 9 (Abseil ")));
   const Status taken = load(kPlugins + std::string("taken_name.so"));
   EXPECT_TRUE(IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),

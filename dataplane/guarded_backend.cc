@@ -8,7 +8,6 @@
 #include "base/exception_guard.h"
 #include "base/text.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -48,9 +47,7 @@ std::shared_ptr<Work> ExceptionGuard::Start(const Collective& collective) {
   std::string problem = Thrown([&] { work = inner().Start(collective); });
   if (problem.empty() && work == nullptr) problem = "returned no Work";
   if (problem.empty()) return work;
-  auto failed = std::make_shared<PromisedWork>(collective.Describe());
-  failed->Complete(MakeError(collective, "Start", problem));
-  return failed;
+  return MakeFailed(collective, "Start", problem);
 }
 
 std::unique_ptr<Backend::Prepared> ExceptionGuard::Prepare(
@@ -60,17 +57,33 @@ std::unique_ptr<Backend::Prepared> ExceptionGuard::Prepare(
   return prepared;
 }
 
-Completion ExceptionGuard::Run(const Collective& collective, Prepared* prepared,
-                               ReleasableLock& order) {
+Ticket ExceptionGuard::Enter(const Collective& collective) {
   try {
-    return inner().Run(collective, prepared, order);
+    return inner().Enter(collective);
   } catch (...) {
-    return EndingOfCaught(collective);
+    return {.work = MakeFailed(collective, "Enter", TextOfCaught())};
   }
 }
 
-Completion ExceptionGuard::EndingOfCaught(const Collective& collective) const {
-  return {MakeError(collective, "Run", TextOfCaught()), Clock::now()};
+Completion ExceptionGuard::Run(const Collective& collective, Prepared* prepared,
+                               const Ticket& ticket) {
+  try {
+    // The inner backend may not know the work.
+    if (ticket.work != nullptr) {
+      return Backend::Run(collective, prepared, ticket);
+    }
+    return inner().Run(collective, prepared, ticket);
+  } catch (...) {
+    return {MakeError(collective, "Run", TextOfCaught()), Clock::now()};
+  }
+}
+
+std::shared_ptr<Work> ExceptionGuard::MakeFailed(
+    const Collective& collective, absl::string_view call,
+    const std::string& problem) const {
+  auto failed = std::make_shared<PromisedWork>(collective.Describe());
+  failed->Complete(MakeError(collective, call, problem));
+  return failed;
 }
 
 Status ExceptionGuard::MakeError(const Collective& collective,

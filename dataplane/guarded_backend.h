@@ -6,7 +6,6 @@
 
 #include "absl/strings/string_view.h"
 #include "dataplane/backend.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 
@@ -20,8 +19,9 @@ class ExceptionGuard : public BackendDecorator {
   Status Supports(const Collective& collective) const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
   std::unique_ptr<Prepared> Prepare(const Collective& collective) override;
+  Ticket Enter(const Collective& collective) override;
   Completion Run(const Collective& collective, Prepared* prepared,
-                 ReleasableLock& order) override;
+                 const Ticket& ticket) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const Status& why) override;
@@ -31,8 +31,10 @@ class ExceptionGuard : public BackendDecorator {
   void Abort(Status cause) override;
 
  private:
-  // Called by Run in its handler.
-  Completion EndingOfCaught(const Collective& collective) const;
+  // A failed work with the error that MakeError returns.
+  std::shared_ptr<Work> MakeFailed(const Collective& collective,
+                                   absl::string_view call,
+                                   const std::string& problem) const;
   // The error of `collective` if `call` has thrown or returned null.
   Status MakeError(const Collective& collective, absl::string_view call,
                    const std::string& problem) const;

@@ -3,9 +3,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "base/mutex.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gtest/gtest.h"
 
@@ -25,7 +23,11 @@ class BadBackend : public FakeBackend {
     if (collective.kind == CollectiveKind::kSend) throw 7;
     throw std::runtime_error("no licence");
   }
-  Completion Run(const Collective&, Prepared*, ReleasableLock&) override {
+  Ticket Enter(const Collective& collective) override {
+    if (collective.kind == CollectiveKind::kBarrier) return {};
+    throw std::runtime_error("no place");
+  }
+  Completion Run(const Collective&, Prepared*, const Ticket&) override {
     throw std::runtime_error("no time");
   }
   void Refused(const Collective&, const Status&) override {
@@ -66,13 +68,14 @@ TEST(ExceptionGuardTest, WhatABackendDoesWrongFailsTheCollective) {
             InternalError("backend \"fake\": Supports threw: cannot say"));
   // It runs without.
   EXPECT_EQ(guarding.Prepare(Of(CollectiveKind::kBarrier)), nullptr);
-  Mutex mutex;
-  {
-    ReleasableLock order(mutex);
-    EXPECT_EQ(
-        guarding.Run(Of(CollectiveKind::kBroadcast), nullptr, order).status,
-        Failed({"broadcast #3"}, "Run threw: no time"));
-  }
+  const auto run = [&](CollectiveKind kind) {
+    const Ticket ticket = guarding.Enter(Of(kind));
+    return guarding.Run(Of(kind), nullptr, ticket).status;
+  };
+  EXPECT_EQ(run(CollectiveKind::kBarrier),
+            Failed({"barrier #3"}, "Run threw: no time"));
+  EXPECT_EQ(run(CollectiveKind::kBroadcast),
+            Failed({"broadcast #3"}, "Enter threw: no place"));
   guarding.Refused(Of(CollectiveKind::kBarrier), OkStatus());
   guarding.Abort(AbortedError("enough"));
 }
@@ -84,11 +87,11 @@ TEST(ExceptionGuardTest, WhatItDoesRightPasses) {
   ExceptionGuard guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
   const auto prepared = guarding.Prepare(Of(CollectiveKind::kBarrier));
-  Mutex mutex;
-  ReleasableLock order(mutex);
-  EXPECT_TRUE(guarding.Run(Of(CollectiveKind::kBarrier), prepared.get(), order)
+  const Ticket ticket = guarding.Enter(Of(CollectiveKind::kBarrier));
+  EXPECT_TRUE(guarding.Run(Of(CollectiveKind::kBarrier), prepared.get(), ticket)
                   .status.ok());
   EXPECT_EQ(inner.run_with.at(0), prepared.get());
+  EXPECT_EQ(inner.tickets.at(0), 1U);
   EXPECT_NE(prepared, nullptr);
   const auto work = guarding.Start(Of(CollectiveKind::kBarrier));
   EXPECT_EQ(work, inner.works.at(0));

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 namespace {
@@ -116,9 +115,13 @@ std::unique_ptr<Backend::Prepared> PerDevice::Prepare(
   return Find(collective)->Prepare(collective);
 }
 
+Ticket PerDevice::Enter(const Collective& collective) {
+  return Find(collective)->Enter(collective);
+}
+
 Completion PerDevice::Run(const Collective& collective, Prepared* prepared,
-                          ReleasableLock& order) {
-  return Find(collective)->Run(collective, prepared, order);
+                          const Ticket& ticket) {
+  return Find(collective)->Run(collective, prepared, ticket);
 }
 
 void PerDevice::BeginTogether() {

@@ -14,7 +14,6 @@
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
 
@@ -38,8 +37,9 @@ class PerDevice : public Backend {
   size_t fusable_bytes() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
   std::unique_ptr<Prepared> Prepare(const Collective& collective) override;
+  Ticket Enter(const Collective& collective) override;
   Completion Run(const Collective& collective, Prepared* prepared,
-                 ReleasableLock& order) override;
+                 const Ticket& ticket) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const Status& why) override;

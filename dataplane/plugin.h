@@ -32,7 +32,7 @@ namespace muster::dataplane {
 // library.
 struct PluginAbi {
   // Incremented when the interface changes its meaning without changing a size.
-  int interface = 8;
+  int interface = 9;
   int abseil = ABSL_LTS_RELEASE_VERSION;
   int compiler = __GXX_ABI_VERSION;
   size_t collective_bytes = sizeof(Collective);

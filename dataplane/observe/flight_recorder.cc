@@ -61,6 +61,9 @@ const Thread& ThisThread() {
   return this_thread;
 }
 
+// The size of a cache line.
+constexpr size_t kLineBytes = 64;
+
 using Shapes = absl::InlinedVector<int64_t, 6>;
 
 // For each tensor one word with the data type and, from bit 8 on, the number of
@@ -76,6 +79,12 @@ Shapes MakeShapes(const Collective& collective) {
     }
   }
   return shapes;
+}
+
+int64_t CountElements(const Collective::Tensors& tensors) {
+  int64_t elements = 0;
+  for (const Tensor& tensor : tensors) elements += tensor.element_count();
+  return elements;
 }
 
 class Object {
@@ -197,7 +206,7 @@ struct FlightRecorder::GroupRecord {
 // An entry holds everything in whole cache lines: collectives write them one
 // after the other, and none reads what another has written. The times tell its
 // state. A time is 0 if it has not come yet.
-struct alignas(64) FlightRecorder::Entry {
+struct alignas(kLineBytes) FlightRecorder::Entry {
   GroupRecord* group = nullptr;
   int64_t collective_sequence = 0;
   int64_t point_to_point_sequence = 0;
@@ -267,21 +276,16 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
   return &ring_[next_place_ + (age > next_place_ ? capacity_ : 0) - age];
 }
 
-FlightRecorder::Entry& FlightRecorder::NextEntry(GroupRecord& group,
-                                                 const Collective& collective,
-                                                 int64_t created_ns) {
-  // Made first, because it may throw.
-  Shapes shapes = MakeShapes(collective);
+inline FlightRecorder::Entry& FlightRecorder::NextEntry(GroupRecord& group) {
   if (next_place_ == ring_.size()) ring_.emplace_back();
   Entry& entry = ring_[next_place_];
   if (++next_place_ == capacity_) next_place_ = 0;
   ++next_record_;
-  // Fetches the next entry's cache lines for the next collective.
-  for (size_t line = 0; line < sizeof(Entry) / 64; ++line) {
-    __builtin_prefetch(
-        reinterpret_cast<const std::byte*>(ring_.data() + next_place_) +
-            line * 64,
-        /*rw=*/1);
+  // Fetches the cache lines of the entry after it, for the next collective.
+  const auto* const line =
+      reinterpret_cast<const std::byte*>(ring_.data() + next_place_);
+  for (size_t i = 0; i < sizeof(Entry); i += kLineBytes) {
+    __builtin_prefetch(line + i, /*rw=*/1);
   }
   if (GroupRecord* const before = entry.group; before != &group) {
     entry.group = &group;
@@ -291,69 +295,45 @@ FlightRecorder::Entry& FlightRecorder::NextEntry(GroupRecord& group,
       Tidy(*before);
     }
   }
-  const bool point_to_point = IsPointToPoint(collective.kind);
-  const auto lists = collective.lists();
-  entry.elements = 0;
-  for (size_t i = 0; i < lists.size(); ++i) {
-    entry.lists[i] = static_cast<uint32_t>(lists[i]->size());
-    if (i == 2) continue;
-    for (const Tensor& tensor : *lists[i]) {
-      entry.elements += tensor.element_count();
-    }
-  }
-  const auto sequence = static_cast<int64_t>(collective.sequence);
-  if (point_to_point) {
-    group.point_to_point_sequence = sequence;
-  } else {
-    group.collective_sequence = sequence;
-    group.enqueued = {sequence, entry.elements};
-  }
-  entry.collective_sequence = group.collective_sequence;
-  entry.point_to_point_sequence = group.point_to_point_sequence;
-  entry.op = ++group.op;
-  entry.created_ns = created_ns;
-  if (entry.error != nullptr) entry.error = nullptr;
-  entry.timeout_ms = collective.timeout.count();
-  entry.thread = ThisThread();
-  entry.kind = collective.kind;
-  entry.shapes = std::move(shapes);
   return entry;
 }
 
 int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective) {
   if (capacity_ == 0) return -1;
   const bool point_to_point = IsPointToPoint(collective.kind);
+  Shapes shapes = MakeShapes(collective);
   MutexLock lock(mutex_);
   const int64_t record = next_record_;
   const bool runs = point_to_point || group.running.empty();
-  const int64_t now_ns = WallClockNs(collective.started);
-  Entry& entry = NextEntry(group, collective, now_ns);
-  entry.started_ns = runs ? now_ns : 0;
-  entry.completed_ns = 0;
+  // The last step that may throw: the ring is reserved.
   if (!point_to_point) group.running.push_back(record);
-  if (runs && !point_to_point) {
-    group.started = {entry.collective_sequence, entry.elements};
+  Entry& entry = NextEntry(group);
+  entry.shapes = std::move(shapes);
+  const auto lists = collective.lists();
+  for (size_t i = 0; i < lists.size(); ++i) {
+    entry.lists[i] = static_cast<uint32_t>(lists[i]->size());
   }
+  entry.elements =
+      CountElements(collective.tensors) + CountElements(collective.inputs);
+  entry.kind = collective.kind;
+  entry.thread = ThisThread();
+  entry.timeout_ms = collective.timeout.count();
+  if (entry.error != nullptr) entry.error = nullptr;
+  entry.created_ns = WallClockNs(collective.started);
+  entry.started_ns = runs ? entry.created_ns : 0;
+  entry.completed_ns = 0;
+  const auto sequence = static_cast<int64_t>(collective.sequence);
+  if (point_to_point) {
+    group.point_to_point_sequence = sequence;
+  } else {
+    group.collective_sequence = sequence;
+    group.enqueued = {sequence, entry.elements};
+    if (runs) group.started = group.enqueued;
+  }
+  entry.collective_sequence = group.collective_sequence;
+  entry.point_to_point_sequence = group.point_to_point_sequence;
+  entry.op = ++group.op;
   return record;
-}
-
-void FlightRecorder::AddCompleted(GroupRecord& group,
-                                  const Collective& collective, Instant at) {
-  if (capacity_ == 0) return;
-  const bool point_to_point = IsPointToPoint(collective.kind);
-  MutexLock lock(mutex_);
-  const int64_t now_ns = WallClockNs(at);
-  const int64_t created_ns = now_ns - (at - collective.started).count();
-  Entry& entry = NextEntry(group, collective, created_ns);
-  const bool ran = point_to_point || group.running.empty();
-  entry.started_ns = ran ? created_ns : now_ns;
-  entry.completed_ns = std::max(now_ns, entry.started_ns);
-  if (!point_to_point) {
-    group.started.Reach(entry.collective_sequence, entry.elements);
-    group.completed.Reach(entry.collective_sequence, entry.elements);
-  }
-  // Usually none runs; this check saves the call.
-  if (!group.running.empty()) StartFirst(group, now_ns);
 }
 
 void FlightRecorder::MarkStarted(Entry& entry, int64_t now_ns) {
@@ -436,9 +416,8 @@ void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
   object.Number("collective_seq_id", entry.collective_sequence);
   object.Number("p2p_seq_id", entry.point_to_point_sequence);
   object.Number("op_id", entry.op);
-  object.String("profiling_name",
-                absl::StrCat(of_group.group.backend, ":",
-                             CollectiveKindName(entry.kind)));
+  object.String("profiling_name", absl::StrCat(of_group.group.backend, ":",
+                                               CollectiveKindName(entry.kind)));
   shapes(object, "input_sizes", "input_dtypes", /*left_out=*/2);
   shapes(object, "output_sizes", "output_dtypes", /*left_out=*/1);
   object.Number("time_created_ns", entry.created_ns);

@@ -77,9 +77,6 @@ class FlightRecorder {
   // Records that the collective ended at `at`.
   void Complete(GroupRecord& group, int64_t record, const Status& status,
                 Instant at) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Add and Complete in one quicker step, for a collective that has succeeded.
-  void AddCompleted(GroupRecord& group, const Collective& collective,
-                    Instant at) MUSTER_LOCKS_EXCLUDED(mutex_);
 
   std::string ToJson() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
@@ -94,10 +91,9 @@ class FlightRecorder {
  private:
   struct Entry;
 
-  // Writes the fields that are known at the start, over the oldest entry if the
-  // ring is full. The caller sets started_ns and completed_ns.
-  Entry& NextEntry(GroupRecord& group, const Collective& collective,
-                   int64_t created_ns) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The next entry for a collective of `group`: the oldest one if the ring is
+  // full. Its fields have old values. Does not throw.
+  Entry& NextEntry(GroupRecord& group) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null if the entry was overwritten.
   Entry* Find(int64_t record) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void MarkStarted(Entry& entry, int64_t now_ns);

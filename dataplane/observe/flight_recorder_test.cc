@@ -31,57 +31,27 @@ json Dump(const FlightRecorder& recorder) {
   return json::parse(recorder.ToJson());
 }
 
-// The dump in a form that two recorders can share: times are relative to the
-// creation of the first entry.
-std::string Comparable(const FlightRecorder& recorder) {
-  json dump = Dump(recorder);
-  json& entries = dump["entries"];
-  if (entries.empty()) return dump.dump(1);
-  const int64_t origin = entries[0]["time_created_ns"];
-  for (json& entry : entries) {
-    for (const char* const name :
-         {"time_created_ns", "time_discovered_started_ns",
-          "time_discovered_completed_ns"}) {
-      json& time = entry[name];
-      if (time.is_number()) time = time.get<int64_t>() - origin;
-    }
-  }
-  return dump.dump(1);
-}
-
 // A recorder with one group, and how collectives are added to it.
 struct Recorded {
-  Recorded(size_t capacity, bool in_one_step)
-      : in_one_step(in_one_step),
-        recorder(std::make_shared<FlightRecorder>(capacity)),
+  explicit Recorded(size_t capacity)
+      : recorder(std::make_shared<FlightRecorder>(capacity)),
         group(recorder->AddGroup({.name = "tp", .backend = "shm"})) {}
 
   // The collective begins `begin_ms` after the clock's zero and lasts half a
   // millisecond.
   int64_t Add(Collective& collective, uint64_t begin_ms) {
-    Begin(collective, begin_ms);
+    collective.sequence = begin_ms;
+    collective.started = Instant(milliseconds(begin_ms));
     return recorder->Add(*group, collective);
   }
   void End(int64_t record, uint64_t begin_ms, const Status& status) {
-    recorder->Complete(*group, record, status, ComputeEnd(begin_ms));
+    recorder->Complete(*group, record, status,
+                       Instant(milliseconds(begin_ms)) + microseconds(500));
   }
   void Run(Collective& collective, uint64_t begin_ms) {
-    if (!in_one_step) {
-      return End(Add(collective, begin_ms), begin_ms, OkStatus());
-    }
-    Begin(collective, begin_ms);
-    recorder->AddCompleted(*group, collective, ComputeEnd(begin_ms));
+    End(Add(collective, begin_ms), begin_ms, OkStatus());
   }
 
-  static void Begin(Collective& collective, uint64_t begin_ms) {
-    collective.sequence = begin_ms;
-    collective.started = Instant(milliseconds(begin_ms));
-  }
-  static Instant ComputeEnd(uint64_t begin_ms) {
-    return Instant(milliseconds(begin_ms)) + microseconds(500);
-  }
-
-  const bool in_one_step;
   const std::shared_ptr<FlightRecorder> recorder;
   const std::shared_ptr<FlightRecorder::GroupRecord> group;
 };
@@ -116,70 +86,89 @@ std::vector<Collective> AllSorts() {
   };
 }
 
-// Adds each of them several times.
-std::string AfterAllSorts(Recorded& recorded) {
-  std::vector<Collective> all = AllSorts();
-  uint64_t begin_ms = 100;
-  for (int round = 0; round < 3; ++round) {
-    for (Collective& collective : all) recorded.Run(collective, ++begin_ms);
-  }
-  return Comparable(*recorded.recorder);
+// The sizes and types of tensors, as a dump has them.
+std::string DescribeTensors(const Collective& collective) {
+  const auto sizes =
+      [](std::initializer_list<const Collective::Tensors*> lists) {
+        json all = json::array();
+        for (const Collective::Tensors* const list : lists) {
+          for (const Tensor& tensor : *list) all.push_back(tensor.shape());
+        }
+        return all.dump();
+      };
+  return sizes({&collective.tensors, &collective.inputs}) + " " +
+         sizes({&collective.tensors, &collective.outputs});
 }
 
-TEST(FlightRecorderTest, OneStepSaysWhatTwoSay) {
-  // With all entries, and with only the last ones, in which entries are
-  // overwritten.
+// With all entries, and with only the last ones, which are overwritten.
+TEST(FlightRecorderTest, AnEntryHasItsOwnTensorsWhateverWasThereBefore) {
   for (const size_t capacity : {100, 10, 7, 1}) {
-    Recorded two(capacity, /*in_one_step=*/false);
-    const std::string expected = AfterAllSorts(two);
-    EXPECT_EQ(Dump(*two.recorder)["entries"].size(), std::min(capacity, 30UL));
-    Recorded one(capacity, /*in_one_step=*/true);
-    EXPECT_EQ(AfterAllSorts(one), expected);
+    Recorded recorded(capacity);
+    std::vector<Collective> all = AllSorts();
+    uint64_t begin_ms = 100;
+    for (int round = 0; round < 3; ++round) {
+      for (Collective& collective : all) recorded.Run(collective, ++begin_ms);
+    }
+    const json entries = Dump(*recorded.recorder)["entries"];
+    ASSERT_EQ(entries.size(), std::min(capacity, 30UL));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const json& entry = entries[entries.size() - 1 - i];
+      const Collective& collective = all[(29 - i) % all.size()];
+      EXPECT_EQ(
+          entry["input_sizes"].dump() + " " + entry["output_sizes"].dump(),
+          DescribeTensors(collective));
+      EXPECT_EQ(entry["profiling_name"],
+                "shm:" + CollectiveKindName(collective.kind));
+      EXPECT_EQ(entry["timeout_ms"], collective.timeout.count());
+      EXPECT_EQ(entry["record_id"], 29 - i);
+      EXPECT_EQ(entry["duration_ms"], 0.5);
+    }
   }
 }
 
-// All dumps on the way.
-std::string WhileOthersRun(Recorded& recorded) {
-  std::string said;
-  const auto look = [&] { said += Comparable(*recorded.recorder); };
+TEST(FlightRecorderTest, OneBehindOthersStartsWhenTheyAreComplete) {
+  Recorded recorded(5);
+  const auto states = [&] {
+    std::string states;
+    const json dump = Dump(*recorded.recorder);
+    for (const json& entry : dump["entries"]) {
+      states += entry["state"].get<std::string>() + " ";
+    }
+    return states;
+  };
   std::vector<Collective> all = AllSorts();
   const int64_t first = recorded.Add(all[1], 101);
   const int64_t second = recorded.Add(all[2], 102);
   const int64_t third = recorded.Add(all[3], 103);
-  recorded.Run(all[4], 104);
   recorded.Run(all[8], 105);
-  look();
-  // A failure does not start the second one.
-  recorded.End(first, 120, UnavailableError("gone"));
-  look();
-  // This does.
-  recorded.Run(all[8], 121);
-  look();
-  recorded.End(second, 122, OkStatus());
-  look();
+  EXPECT_EQ(states(), "started scheduled scheduled completed ");
+  recorded.End(first, 120, OkStatus());
+  EXPECT_EQ(states(), "completed started scheduled completed ");
+  // A failure does not start the next one.
+  recorded.End(second, 121, UnavailableError("gone"));
+  EXPECT_EQ(states(), "completed started scheduled completed ");
+  // A complete one does.
+  recorded.Run(all[4], 122);
+  EXPECT_EQ(states(), "completed started started completed completed ");
   // The last running one is overwritten, and then ends.
-  for (const int i : {0, 1, 2, 3}) recorded.Run(all[i], 130 + i);
-  recorded.Run(all[4], 135);
-  look();
+  for (const int i : {0, 1, 2, 3, 4}) recorded.Run(all[i], 130 + i);
+  const std::string before = recorded.recorder->ToJson();
   recorded.End(third, 140, OkStatus());
-  recorded.Run(all[7], 141);
-  look();
-  return said;
+  EXPECT_EQ(recorded.recorder->ToJson(), before);
 }
 
-TEST(FlightRecorderTest, OneStepSaysWhatTwoSayWhileOthersRun) {
-  Recorded two(5, /*in_one_step=*/false);
-  const std::string expected = WhileOthersRun(two);
-  EXPECT_THAT(expected, HasSubstr("\"scheduled\""));
-  Recorded one(5, /*in_one_step=*/true);
-  EXPECT_EQ(WhileOthersRun(one), expected);
-}
-
-TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
-  Recorded recorded(10, /*in_one_step=*/true);
+TEST(FlightRecorderTest, AnEntryHasAllFields) {
+  Recorded recorded(10);
   std::vector<Collective> all = AllSorts();
   for (const uint64_t begin_ms : {101, 102}) recorded.Run(all[4], begin_ms);
-  json entry = json::parse(Comparable(*recorded.recorder))["entries"].at(1);
+  json entries = Dump(*recorded.recorder)["entries"];
+  const int64_t origin = entries[0]["time_created_ns"];
+  json& entry = entries[1];
+  for (const char* const name :
+       {"time_created_ns", "time_discovered_started_ns",
+        "time_discovered_completed_ns"}) {
+    entry[name] = entry[name].get<int64_t>() - origin;
+  }
   entry.erase("thread_id");
   entry.erase("thread_name");
   EXPECT_EQ(entry, json::parse(R"({
@@ -207,31 +196,24 @@ TEST(FlightRecorderTest, WhatCompletedLastStays) {
   const auto group = recorder.AddGroup({.name = "g"});
   const Instant now = Clock::now();
   const int64_t first = recorder.Add(*group, {.started = now, .sequence = 1});
-  recorder.AddCompleted(*group, {.started = now, .sequence = 2}, now);
+  const int64_t second = recorder.Add(*group, {.started = now, .sequence = 2});
+  recorder.Complete(*group, second, OkStatus(), now);
   recorder.Complete(*group, first, OkStatus(), now);
   EXPECT_THAT(recorder.ToJson(), HasSubstr("\"last_completed_collective\":2,"));
 }
 
 // The wall clock may be set back meanwhile.
 TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
-  for (const bool in_one_step : {true, false}) {
-    FlightRecorder recorder(10);
-    const auto group = recorder.AddGroup({.name = "g"});
-    const Instant now = Clock::now();
-    const Collective barrier = {.started = now, .sequence = 1};
-    const Instant before = now - microseconds(700);
-    if (in_one_step) {
-      recorder.AddCompleted(*group, barrier, before);
-    } else {
-      recorder.Complete(*group, recorder.Add(*group, barrier), OkStatus(),
-                        before);
-    }
-    EXPECT_THAT(recorder.ToJson(), HasSubstr("\"duration_ms\":0.000000"));
-  }
+  FlightRecorder recorder(10);
+  const auto group = recorder.AddGroup({.name = "g"});
+  const Instant now = Clock::now();
+  const int64_t record = recorder.Add(*group, {.started = now, .sequence = 1});
+  recorder.Complete(*group, record, OkStatus(), now - microseconds(700));
+  EXPECT_THAT(recorder.ToJson(), HasSubstr("\"duration_ms\":0.000000"));
 }
 
 TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
-  Recorded recorded(50, /*in_one_step=*/true);
+  Recorded recorded(50);
   std::vector<std::thread> threads;
   threads.reserve(4);
   for (size_t i = 0; i < 4; ++i) {
@@ -255,7 +237,6 @@ TEST(FlightRecorderTest, WithoutRoomNothingIsKept) {
   FlightRecorder recorder(0);
   const auto group = recorder.AddGroup({.name = "world"});
   recorder.Complete(*group, recorder.Add(*group, {}), OkStatus(), Clock::now());
-  recorder.AddCompleted(*group, {}, Clock::now());
   EXPECT_EQ(Dump(recorder)["entries"], json::array());
   EXPECT_TRUE(Dump(recorder)["pg_config"].empty());
   recorder.RemoveGroup(*group);

@@ -5,8 +5,6 @@
 #include <new>
 #include <utility>
 
-#include "dataplane/releasable_lock.h"
-
 namespace muster::dataplane {
 
 namespace {
@@ -55,9 +53,14 @@ Metrics::Series& Recorder::MakeSeries(CollectiveKind kind) {
   return series;
 }
 
-std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
+int64_t Recorder::Record(const Collective& collective) {
   int64_t record = -1;
   IfThereIsMemory([&] { record = recorder_->Add(*group_, collective); });
+  return record;
+}
+
+std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
+  const int64_t record = Record(collective);
   std::shared_ptr<Work> work = inner().Start(collective);
   // The callback may outlive this object.
   work->OnCompletion(
@@ -74,38 +77,24 @@ std::shared_ptr<Work> Recorder::Start(const Collective& collective) {
   return work;
 }
 
+Ticket Recorder::Enter(const Collective& collective) {
+  Ticket ticket = inner().Enter(collective);
+  ticket.record = Record(collective);
+  return ticket;
+}
+
 Completion Recorder::Run(const Collective& collective, Prepared* prepared,
-                         ReleasableLock& order) {
-  int64_t record = -1;
-  const auto add = [&] {
-    IfThereIsMemory([&] { record = recorder_->Add(*group_, collective); });
-  };
-  order.BeforeRelease(add);
-  Completion ending = [&] {
-    try {
-      return inner().Run(collective, prepared, order);
-    } catch (...) {
-      // `add` must not be called after this function.
-      order.CallLast();
-      throw;
-    }
-  }();
-  if (!ending.status.ok()) order.CallLast();
-  IfThereIsMemory([&] {
-    if (order.DropLast()) {
-      // The collective has waited briefly or not at all: writes the whole
-      // record at once.
-      recorder_->AddCompleted(*group_, collective, ending.at);
-    } else {
-      recorder_->Complete(*group_, record, ending.status, ending.at);
-    }
-  });
-  if (metrics_ == nullptr) return ending;
+                         const Ticket& ticket) {
+  const int64_t record = ticket.record;
+  Completion end = inner().Run(collective, prepared, ticket);
+  IfThereIsMemory(
+      [&] { recorder_->Complete(*group_, record, end.status, end.at); });
+  if (metrics_ == nullptr) return end;
   // Avoids the call of code() for the usual OK.
   GetSeries(collective.kind)
-      .Finished(collective.bytes(), ending.at - collective.started,
-                ending.status.ok() ? StatusCode::kOk : ending.status.code());
-  return ending;
+      .Finished(collective.bytes(), end.at - collective.started,
+                end.status.ok() ? StatusCode::kOk : end.status.code());
+  return end;
 }
 
 void Recorder::Abort(Status cause) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -11,7 +12,6 @@
 #include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
 #include "dataplane/observe/metrics.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 
@@ -33,11 +33,14 @@ class Recorder : public BackendDecorator {
   std::unique_ptr<Prepared> Prepare(const Collective& collective) override {
     return inner().Prepare(collective);
   }
+  Ticket Enter(const Collective& collective) override;
   Completion Run(const Collective& collective, Prepared* prepared,
-                 ReleasableLock& order) override;
+                 const Ticket& ticket) override;
   void Abort(Status cause) override;
 
  private:
+  // Adds a record of `collective` and returns its number, or -1.
+  int64_t Record(const Collective& collective);
   // Requires that metrics_ is not null.
   inline Metrics::Series& GetSeries(CollectiveKind kind);
   Metrics::Series& MakeSeries(CollectiveKind kind);

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -12,12 +11,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
 #include "dataplane/observe/metrics.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
@@ -38,6 +35,13 @@ using ::testing::Not;
 
 json Dump(const FlightRecorder& recorder) {
   return json::parse(recorder.ToJson());
+}
+
+// Runs it as a Communicator does.
+Status EnterAndRun(Backend& backend, const Collective& collective,
+                   Backend::Prepared* prepared = nullptr) {
+  const Ticket ticket = backend.Enter(collective);
+  return backend.Run(collective, prepared, ticket).status;
 }
 
 class RecorderTest : public ::testing::Test {
@@ -178,11 +182,9 @@ TEST_F(RecorderTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
 }
 
 TEST_F(RecorderTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
-  Mutex mutex;
   const auto run = [&](uint64_t sequence) {
-    ReleasableLock order(mutex);
-    return recording_->Run({.started = Clock::now(), .sequence = sequence},
-                           /*prepared=*/nullptr, order);
+    return EnterAndRun(*recording_,
+                       {.started = Clock::now(), .sequence = sequence});
   };
   const auto state = [&](size_t entry) {
     return Dump(*recorder_)["entries"].at(entry)["state"];
@@ -191,33 +193,14 @@ TEST_F(RecorderTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
     EXPECT_EQ(state(0), "started");
     return OkStatus();
   };
-  EXPECT_TRUE(run(1).status.ok());
-  EXPECT_EQ(state(0), "completed");
-  fake_->run = []() -> Status { throw std::runtime_error("broken"); };
-  EXPECT_THROW(run(2), std::runtime_error);
-  EXPECT_EQ(state(1), "started");
-}
-
-TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
-  Mutex mutex;
-  fake_->lets_others_start = false;
-  const auto run = [&](uint64_t sequence) {
-    ReleasableLock order(mutex);
-    return recording_->Run({.started = Clock::now(), .sequence = sequence},
-                           /*prepared=*/nullptr, order);
-  };
-  fake_->run = [&] {
-    EXPECT_EQ(Dump(*recorder_)["entries"], json::array());
-    return OkStatus();
-  };
-  EXPECT_TRUE(run(1).status.ok());
+  EXPECT_TRUE(run(1).ok());
   json dump = Dump(*recorder_);
   ASSERT_EQ(dump["entries"].size(), 1U);
   EXPECT_EQ(dump["entries"][0]["state"], "completed");
   EXPECT_EQ(dump["entries"][0]["retired"], true);
   EXPECT_EQ(dump["pg_status"]["0"]["last_completed_collective"], 1);
   fake_->run = [] { return UnavailableError("rank 3 is gone"); };
-  EXPECT_FALSE(run(2).status.ok());
+  EXPECT_FALSE(run(2).ok());
   dump = Dump(*recorder_);
   ASSERT_EQ(dump["entries"].size(), 2U);
   EXPECT_EQ(dump["entries"][1]["state"], "started");
@@ -226,29 +209,49 @@ TEST_F(RecorderTest, OneThatNobodyHasToWaitForIsAddedOnce) {
   EXPECT_EQ(dump["pg_status"]["0"]["last_completed_collective"], 1);
 }
 
-TEST_F(RecorderTest, WhatIsAskedForEarlyIsAddedOnce) {
-  Mutex mutex;
-  fake_->lets_others_start = false;
-  ReleasableLock order(mutex);
-  fake_->run = [&] {
-    order.CallLast();
-    EXPECT_EQ(Dump(*recorder_)["entries"].at(0)["state"], "started");
-    return OkStatus();
+// Records come in the order in which collectives get their places.
+TEST_F(RecorderTest, OneIsThereWhenItHasItsPlace) {
+  const Collective first = {.started = Clock::now(), .sequence = 1};
+  const Collective second = {.started = Clock::now(), .sequence = 2};
+  const Ticket tickets[] = {recording_->Enter(first),
+                            recording_->Enter(second)};
+  json entries = Dump(*recorder_)["entries"];
+  ASSERT_EQ(entries.size(), 2U);
+  EXPECT_EQ(entries[0]["state"], "started");
+  EXPECT_EQ(entries[1]["state"], "scheduled");
+  EXPECT_TRUE(recording_->Run(second, nullptr, tickets[1]).status.ok());
+  EXPECT_TRUE(recording_->Run(first, nullptr, tickets[0]).status.ok());
+  entries = Dump(*recorder_)["entries"];
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(entries[i]["collective_seq_id"], i + 1);
+    EXPECT_EQ(entries[i]["state"], "completed");
+  }
+}
+
+// The inner backend may leave the run to another thread.
+TEST_F(RecorderTest, OneThatAnotherThreadRunsIsRecordedOnce) {
+  class Starting : public testing::FakeBackend {
+   public:
+    Ticket Enter(const Collective& collective) override {
+      return Backend::Enter(collective);
+    }
+    Completion Run(const Collective& collective, Prepared* prepared,
+                   const Ticket& ticket) override {
+      works.back()->Complete(OkStatus());
+      return Backend::Run(collective, prepared, ticket);
+    }
   };
-  EXPECT_TRUE(recording_->Run({.sequence = 1}, /*prepared=*/nullptr, order)
-                  .status.ok());
-  order.Release();
-  const json dump = Dump(*recorder_);
-  ASSERT_EQ(dump["entries"].size(), 1U);
-  EXPECT_EQ(dump["entries"][0]["state"], "completed");
+  Recorder recording(std::make_unique<Starting>(), recorder_, {.name = "dp"});
+  EXPECT_TRUE(EnterAndRun(recording, {.sequence = 1}).ok());
+  const json entries = Dump(*recorder_)["entries"];
+  ASSERT_EQ(entries.size(), 1U);
+  EXPECT_EQ(entries[0]["state"], "completed");
 }
 
 TEST_F(RecorderTest, WhatTheBackendHasPreparedIsItsOwn) {
   const auto prepared = recording_->Prepare({});
   ASSERT_EQ(fake_->prepared.size(), 1U);
-  Mutex mutex;
-  ReleasableLock order(mutex);
-  EXPECT_TRUE(recording_->Run({}, prepared.get(), order).status.ok());
+  EXPECT_TRUE(EnterAndRun(*recording_, {}, prepared.get()).ok());
   EXPECT_THAT(fake_->run_with, ElementsAre(prepared.get()));
 }
 
@@ -294,9 +297,7 @@ TEST_F(SmallRecorderTest, ACollectiveMayEndWhenItsGroupIsForgotten) {
   const auto works = fake_->works;
   recording_ = nullptr;
   const auto next = recorder_->AddGroup({.name = "next"});
-  for (uint64_t i = 1; i <= 3; ++i) {
-    recorder_->AddCompleted(*next, {.sequence = i}, Clock::now());
-  }
+  for (uint64_t i = 1; i <= 3; ++i) recorder_->Add(*next, {.sequence = i});
   const std::string before = recorder_->ToJson();
   EXPECT_THAT(before, Not(HasSubstr("\"tp\"")));
   works[0]->Complete(OkStatus());
@@ -378,13 +379,8 @@ TEST(RecorderMetricsTest, ReportsWhatTheCallerWaitsFor) {
   fake->run = [] { return UnavailableError("gone"); };
   const auto metrics = std::make_shared<FakeMetrics>();
   Recorder recording(std::move(fake), NoRecorder(), {}, metrics);
-  Mutex mutex;
-  ReleasableLock order(mutex);
-  EXPECT_EQ(
-      recording
-          .Run({.kind = CollectiveKind::kBarrier}, /*prepared=*/nullptr, order)
-          .status,
-      UnavailableError("gone"));
+  EXPECT_EQ(EnterAndRun(recording, {.kind = CollectiveKind::kBarrier}),
+            UnavailableError("gone"));
   EXPECT_THAT(metrics->records,
               ElementsAre(FieldsAre("barrier", "fake", 0,
                                     Ge(std::chrono::nanoseconds(0)),
@@ -399,10 +395,7 @@ TEST(RecorderMetricsTest, AsksOnceForTheSeriesOfAKind) {
   for (const CollectiveKind kind :
        {CollectiveKind::kBarrier, CollectiveKind::kBroadcast,
         CollectiveKind::kBarrier}) {
-    Mutex mutex;
-    ReleasableLock order(mutex);
-    EXPECT_TRUE(
-        recording.Run({.kind = kind}, /*prepared=*/nullptr, order).status.ok());
+    EXPECT_TRUE(EnterAndRun(recording, {.kind = kind}).ok());
   }
   EXPECT_EQ(metrics->series.size(), 2);
   EXPECT_EQ(std::get<0>(metrics->records.back()), "barrier");
@@ -431,12 +424,8 @@ TEST(RecorderMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
   const auto work = recording.Start(
       {.kind = CollectiveKind::kBarrier, .started = Clock::now()});
   backend.works[0]->Complete(OkStatus());
-  Mutex mutex;
-  ReleasableLock order(mutex);
-  EXPECT_TRUE(recording
-                  .Run({.started = Clock::now(), .sequence = 1},
-                       /*prepared=*/nullptr, order)
-                  .status.ok());
+  EXPECT_TRUE(
+      EnterAndRun(recording, {.started = Clock::now(), .sequence = 1}).ok());
   EXPECT_EQ(metrics->records.size(), 2U);
   const json entries = Dump(*recorder)["entries"];
   ASSERT_EQ(entries.size(), 2U);

@@ -1,13 +1,13 @@
 #ifndef MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 #define MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/status.h"
 #include "dataplane/backend.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::testing {
 
@@ -31,11 +31,15 @@ class FakeBackend : public Backend {
     prepared.push_back(collective);
     return std::make_unique<Prepared>();
   }
-  Completion Run(const Collective& collective, Prepared* of_run,
-                 ReleasableLock& order) override {
+  Ticket Enter(const Collective& collective) override {
+    if (enter != nullptr) enter();
     started.push_back(collective);
+    return {.number = started.size()};
+  }
+  Completion Run(const Collective&, Prepared* of_run,
+                 const Ticket& ticket) override {
+    tickets.push_back(ticket.number);
     run_with.push_back(of_run);
-    if (lets_others_start) order.Release();
     return {run == nullptr ? OkStatus() : run(), Clock::now()};
   }
   void Refused(const Collective& collective, const Status&) override {
@@ -50,15 +54,17 @@ class FakeBackend : public Backend {
   Status supports;
   // Makes the handle of the next started collective.
   std::function<std::shared_ptr<PromisedWork>()> start;
+  // Called in Enter.
+  std::function<void()> enter;
   // Called in Run; returns the result.
   std::function<Status()> run;
-  // Run releases the order before it returns.
-  bool lets_others_start = true;
   CommunicatorStates states;
   std::vector<Collective> started;
   std::vector<Collective> prepared;
-  // The second argument of each Run.
+  // The second argument of each Run, and the number on its ticket: how many
+  // had been started with it.
   std::vector<Prepared*> run_with;
+  std::vector<uint64_t> tickets;
   std::vector<Collective> refused;
   std::vector<std::shared_ptr<PromisedWork>> works;
   std::vector<Status> aborts;

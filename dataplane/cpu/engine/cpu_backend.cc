@@ -9,7 +9,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/collectives/algorithms.h"
@@ -19,7 +18,6 @@
 #include "dataplane/cpu/engine/multi_interface_backend.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/reduction.h"
-#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -65,9 +63,12 @@ class EngineBackend : public Backend {
   std::unique_ptr<Prepared> Prepare(const Collective& collective) override {
     return engine_->Prepare(collective);
   }
+  Ticket Enter(const Collective& collective) override {
+    return engine_->Enter(collective);
+  }
   Completion Run(const Collective& collective, Prepared* prepared,
-                 ReleasableLock& order) override {
-    return engine_->Run(collective, prepared, order);
+                 const Ticket& ticket) override {
+    return engine_->Run(collective, prepared, ticket);
   }
 
   LastRun last_run(DeviceType) const override {
@@ -134,10 +135,7 @@ Status Meet(const BackendOptions& options, Engine& engine) {
   meeting.deadline = options.deadline;
   meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
       options.deadline - Clock::now());
-  // Only this thread uses it.
-  Mutex mutex;
-  ReleasableLock order(mutex);
-  return engine.Run(meeting, /*prepared=*/nullptr, order).status;
+  return engine.RunStep(meeting);
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::cpu {
 namespace {
@@ -80,13 +79,13 @@ void Engine::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
   }
-  executor_wakes_.NotifyAll();
+  turn_.NotifyAll();
   if (executor_.joinable()) executor_.join();
   if (watchdog_.has_value()) watchdog_->Stop();
   if (closer_.joinable()) closer_.join();
   {
     MutexLock lock(mutex_);
-    while (running_ || !jobs_.empty()) executor_wakes_.Wait(mutex_);
+    while (running_ || !jobs_.empty()) turn_.Wait(mutex_);
     CloseTransport(/*cuts_off=*/false);
   }
   // No collective runs or is queued, so no thread in Run uses these.
@@ -98,8 +97,8 @@ void Engine::Stop() {
 
 bool Engine::Enqueue(std::list<Job>& job) {
   const Instant deadline = job.front().collective->deadline;
+  job.front().number = ++started_;
   jobs_.splice(jobs_.end(), job);
-  ++started_;
   return next_look_ == Instant::max() || deadline < next_look_;
 }
 
@@ -128,7 +127,7 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
     work->Complete(aborted);
     return work;
   }
-  if (wake_executor) executor_wakes_.NotifyOne();
+  if (wake_executor) turn_.NotifyAll();
   if (wake_watchdog) watchdog_->Wake();
   return work;
 }
@@ -149,58 +148,55 @@ std::unique_ptr<Backend::Prepared> Engine::Prepare(
 }
 
 inline Status Engine::RunNow(const Collective& collective,
-                             Backend::Prepared* prepared,
-                             ReleasableLock* order) {
+                             Backend::Prepared* prepared) {
   Status status = Guarded([&]() __attribute__((always_inline)) {
-    if (shortcut_ != nullptr && shortcut_->Takes(collective)) {
-      return shortcut_->Run(collective, prepared, order);
-    }
-    if (order != nullptr) order->Release();
-    return RunOnConnections(collective);
+    return shortcut_ != nullptr && shortcut_->Takes(collective)
+               ? shortcut_->Run(collective, prepared)
+               : RunOnConnections(collective);
   });
-  return status.ok() ? status : FailNow(collective, status, order);
+  return status.ok() ? status : FailNow(collective, status);
 }
 
-// A collective that ends while `order` is held was visible to no other thread,
-// because `mutex_` was held, too.
+Ticket Engine::Enter(const Collective& collective) {
+  Ticket ticket;
+  bool wake_watchdog = false;
+  {
+    MutexLock lock(mutex_);
+    std::list<Job> job;
+    if (spare_jobs_.empty()) {
+      job.emplace_back();
+    } else {
+      job.splice(job.begin(), spare_jobs_, spare_jobs_.begin());
+    }
+    job.front().collective = &collective;
+    // A group that was aborted runs nothing more: see AwaitTurn.
+    ticket.is_first = jobs_.empty() && abort_cause_.ok();
+    if (ticket.is_first) running_ = true;
+    wake_watchdog = Enqueue(job);
+    ticket.number = started_;
+  }
+  if (wake_watchdog) watchdog_->Wake();
+  return ticket;
+}
+
+Status Engine::AwaitTurn(uint64_t number) {
+  MutexLock lock(mutex_);
+  while (running_ || jobs_.front().number != number) turn_.Wait(mutex_);
+  running_ = true;
+  return abort_cause_;
+}
+
 Completion Engine::Run(const Collective& collective,
-                       Backend::Prepared* prepared, ReleasableLock& order) {
-  ReleasableLock lock(mutex_);
-  if (!abort_cause_.ok() || !jobs_.empty()) {
-    lock.Release();
-    return RunInTurn(collective, order);
-  }
-  // No other thread sees the collective before the lock is released. If it ends
-  // before that, as most small ones do, it is never queued. (The analysis does
-  // not know the locks that the caller of a lambda holds.)
-  const auto let_go = [&]() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
-    callers_job_.front().collective = &collective;
-    const bool wake_watchdog = Enqueue(callers_job_);
-    // Keeps the executor from running it.
-    running_ = true;
-    if (wake_watchdog) watchdog_->Wake();
-    lock.Release();
-  };
-  order.ReleaseWith(let_go);
-  Status status = RunNow(collective, prepared, &order);
-  if (status.ok() && order.is_held()) {
-    order.KeepInner();
-    return {std::move(status), Clock::now()};
-  }
-  // EndFirst may block and call callbacks.
-  order.Release();
-  // The job stays the first until EndFirst removes it.
-  EndFirst({&collective}, status, /*has_begun=*/true);
+                       Backend::Prepared* prepared, const Ticket& ticket) {
+  Status status = ticket.is_first ? OkStatus() : AwaitTurn(ticket.number);
+  const bool begins = status.ok();
+  if (begins) status = RunNow(collective, prepared);
+  EndFirst({.collective = &collective}, status, /*has_begun=*/begins);
   return {std::move(status), Clock::now()};
 }
 
-Completion Engine::RunInTurn(const Collective& collective,
-                             ReleasableLock& order) {
-  order.CallLast();
-  const std::shared_ptr<Work> work = Start(collective);
-  order.Release();
-  Status status = work->Wait();
-  return {std::move(status), Clock::now()};
+Status Engine::RunStep(const Collective& step) {
+  return Run(step, /*prepared=*/nullptr, Enter(step)).status;
 }
 
 std::shared_ptr<Work> Engine::StartPointToPoint(const Collective& collective) {
@@ -224,7 +220,7 @@ void Engine::Abort(const Status& cause) {
     transport_->Abort(cause);
     if (shortcut_ != nullptr) shortcut_->Wake();
   }
-  executor_wakes_.NotifyAll();
+  turn_.NotifyAll();
   // Without a watchdog, Stop closes the transport.
   if (watchdog_.has_value()) watchdog_->Wake();
 }
@@ -244,7 +240,7 @@ void Engine::RunFirst() {
   mutex_.Unlock();
   const bool begins = status.ok();
   if (begins) {
-    status = RunNow(*job.collective, /*prepared=*/nullptr, /*order=*/nullptr);
+    status = RunNow(*job.collective, /*prepared=*/nullptr);
   }
   EndFirst(job, status, /*has_begun=*/begins);
   mutex_.Lock();
@@ -266,13 +262,14 @@ void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
   if (is_of_executor) {
     jobs_.pop_front();
   } else {
-    callers_job_.splice(callers_job_.begin(), jobs_, jobs_.begin());
+    spare_jobs_.splice(spare_jobs_.begin(), jobs_, jobs_.begin());
   }
   // The watchdog closes an idle group that is aborted.
   if (!abort_cause_.ok()) watchdog_->Wake();
-  if (!is_of_executor && (!jobs_.empty() || stopping_)) {
-    executor_wakes_.NotifyOne();
-  }
+  // The executor looks for its next job itself.
+  const bool is_next_awaited =
+      !jobs_.empty() && (!is_of_executor || jobs_.front().work == nullptr);
+  if (is_next_awaited || stopping_) turn_.NotifyAll();
 }
 
 void Engine::CloseTransport(bool cuts_off) {
@@ -293,8 +290,9 @@ void Engine::CloseTransport(bool cuts_off) {
 void Engine::RunExecutor() {
   mutex_.Lock();
   for (;;) {
-    while (running_ || (jobs_.empty() && !stopping_)) {
-      executor_wakes_.Wait(mutex_);
+    while (running_ ||
+           (jobs_.empty() ? !stopping_ : jobs_.front().work == nullptr)) {
+      turn_.Wait(mutex_);
     }
     if (jobs_.empty()) break;
     RunFirst();
@@ -309,12 +307,9 @@ Status Engine::RunOnConnections(const Collective& collective) {
   return run(collective, exchange);
 }
 
-Status Engine::FailNow(const Collective& collective, const Status& failure,
-                       ReleasableLock* order) {
-  // Describing a failure may throw, too, and the lock must be taken again.
+Status Engine::FailNow(const Collective& collective, const Status& failure) {
+  // Describing a failure may throw, too.
   return Guarded([&] {
-    // Fail takes the lock.
-    if (order != nullptr) order->Release();
     Fail(collective, failure);
     // The first abort's cause is the group's error, word for word.
     return transport_->abort_cause();

@@ -21,7 +21,6 @@
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane::cpu {
@@ -44,10 +43,9 @@ class Shortcut {
   }
 
   // Runs `collective`, on one thread at a time. `prepared`: what Prepare has
-  // returned for it, or null. `order`: see Backend::Run; null if the caller
-  // does not hold it. Errors: as in algorithms.h; any error after Wake.
-  virtual Status Run(const Collective& collective, Backend::Prepared* prepared,
-                     ReleasableLock* order) = 0;
+  // returned for it, or null. Errors: as in algorithms.h; any error after Wake.
+  virtual Status Run(const Collective& collective,
+                     Backend::Prepared* prepared) = 0;
 
   // Makes the running collective and all later ones fail. From any thread; does
   // not block.
@@ -58,9 +56,10 @@ class Shortcut {
 };
 
 // Engine runs one group's collectives, one after the other in the order of
-// Start and Run. Run executes the collective on the calling thread: that saves
-// waking two threads, which takes longer than a small collective. Start hands
-// it to the executor, a thread of the group that the first Start creates. The
+// Start and Enter. Run executes the collective on the calling thread: that
+// saves waking two threads, which takes longer than a small collective. Start
+// hands it to the executor, a thread of the group that the first Start creates.
+// The
 // watchdog, which enforces deadlines and monitors peers, is a task of a thread
 // that all groups share. A group that fails closes its connections before its
 // works complete. Sends and receives do not queue behind collectives.
@@ -90,9 +89,13 @@ class Engine {
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
   std::unique_ptr<Backend::Prepared> Prepare(const Collective& collective);
+  Ticket Enter(const Collective& collective);
   Completion Run(const Collective& collective, Backend::Prepared* prepared,
-                 ReleasableLock& order) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+                 const Ticket& ticket);
   void Abort(const Status& cause);
+
+  // Enter and Run, for a step of the library itself.
+  Status RunStep(const Collective& step);
 
   // Aborts because the running `collective` fails with `failure`. For a
   // shortcut that has to end the waits of another of its threads. From any
@@ -116,11 +119,12 @@ class Engine {
     const Collective* collective = nullptr;
     // The work of the collective; null if its caller runs it.
     std::shared_ptr<QueuedWork> work = nullptr;
+    uint64_t number = 0;
   };
 
   std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
-  // Queues the only element of `job`. Returns true if the watchdog must be
-  // woken.
+  // Queues and numbers the only element of `job`. Returns true if the watchdog
+  // must be woken.
   bool Enqueue(std::list<Job>& job) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the executor unless it exists. Errors: kResourceExhausted.
   Status NeedExecutor() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -130,21 +134,20 @@ class Engine {
   // Closes the transport of a group that was aborted while nothing runs. Uses a
   // separate thread, because closing may block.
   void CloseIdle() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs the first job. Releases the lock meanwhile.
+  // Runs the first job, which is the executor's. Releases the lock meanwhile.
   void RunFirst() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until the job `number` is the first and may run, and marks it as
+  // running. Returns the reason why it may not begin, or OK.
+  Status AwaitTurn(uint64_t number) MUSTER_LOCKS_EXCLUDED(mutex_);
   // Completes the first job, which is running, with `status`, and removes it.
   // `has_begun`: another rank may have seen it begin.
   void EndFirst(const Job& job, const Status& status, bool has_begun)
       MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Run, if other jobs are queued before it.
-  Completion RunInTurn(const Collective& collective, ReleasableLock& order);
   // Runs `collective` now. Converts exceptions to a status, here.
   [[gnu::always_inline]] inline Status RunNow(const Collective& collective,
-                                              Backend::Prepared* prepared,
-                                              ReleasableLock* order);
+                                              Backend::Prepared* prepared);
   // Calls Fail for a collective that was running. Returns the group's error.
-  Status FailNow(const Collective& collective, const Status& failure,
-                 ReleasableLock* order);
+  Status FailNow(const Collective& collective, const Status& failure);
   Status RunOnConnections(const Collective& collective);
   // Sends goodbyes and closes the connections of a group that has failed, once.
   // No other thread may run a collective. Releases the lock meanwhile.
@@ -173,13 +176,14 @@ class Engine {
   std::shared_ptr<PointToPoint> point_to_point_;
 
   Mutex mutex_;
-  // Also wakes Stop, which waits for the running collective.
-  CondVar executor_wakes_;
+  // Wakes the executor, callers of Run that wait for their turn, and Stop,
+  // which waits for the running collective.
+  CondVar turn_;
   // The first job is running if `running_`.
   std::list<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
-  // The node of a job that its caller runs, while no such job is queued. It is
-  // preallocated: a running collective must not fail to allocate it.
-  std::list<Job> callers_job_ MUSTER_GUARDED_BY(mutex_) = std::list<Job>(1);
+  // The nodes of jobs that callers have run, for the next ones: an allocation
+  // takes as long as locking three times.
+  std::list<Job> spare_jobs_ MUSTER_GUARDED_BY(mutex_);
   bool running_ MUSTER_GUARDED_BY(mutex_) = false;
   // The number of jobs queued so far, and at the watchdog's last check.
   uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;

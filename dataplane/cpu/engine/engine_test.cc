@@ -21,7 +21,6 @@
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/releasable_lock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::cpu {
@@ -140,10 +139,7 @@ class EngineTest : public ::testing::Test {
   }
 
   // Runs a barrier on this thread.
-  Status RunBarrier() {
-    ReleasableLock order(order_);
-    return engine_->Run(NextBarrier(), /*prepared=*/nullptr, order).status;
-  }
+  Status RunBarrier() { return engine_->RunStep(NextBarrier()); }
 
   // Waits until a collective waits for its peer.
   void AwaitReceive() {
@@ -164,7 +160,6 @@ class EngineTest : public ::testing::Test {
   const std::shared_ptr<Engine> engine_ =
       std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network_));
   uint64_t sequence_ = 0;
-  Mutex order_;
 };
 
 TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
@@ -285,32 +280,50 @@ TEST_F(EngineTest, CallerWhoWaitsRunsTheCollectiveHimself) {
   EXPECT_EQ(network_->received_on.back(), std::this_thread::get_id());
 }
 
-TEST_F(EngineTest, CallerWhoWaitsComesAfterWhatWasStartedBefore) {
+TEST_F(EngineTest, CallersWhoWaitRunInTheOrderOfTheirPlaces) {
   const auto before = StartBarrier();
   AwaitReceive();
-  std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
-  // By then it has its place in the queue.
-  order_.Lock();
-  while (sequence_ < 2) {
-    order_.Unlock();
-    std::this_thread::yield();
-    order_.Lock();
-  }
+  const Collective barriers[] = {NextBarrier(), NextBarrier()};
+  const Ticket tickets[] = {engine_->Enter(barriers[0]),
+                            engine_->Enter(barriers[1])};
   const auto after = StartBarrier();
-  order_.Unlock();
+  const auto run = [&](int i) {
+    EXPECT_TRUE(engine_->Run(barriers[i], nullptr, tickets[i]).status.ok());
+    EXPECT_TRUE(before->IsCompleted());
+  };
+  std::thread second(run, 1);
+  std::thread first(run, 0);
+  const std::vector<std::thread::id> callers = {first.get_id(),
+                                                second.get_id()};
   network_->Open();
   EXPECT_TRUE(after->Wait().ok());
-  EXPECT_TRUE(before->IsCompleted());
-  caller.join();
+  first.join();
+  second.join();
+  // Each ran on its caller's thread; the executor ran the other two.
+  MutexLock lock(network_->mutex);
+  const std::vector<std::thread::id>& on = network_->received_on;
+  ASSERT_EQ(on.size(), 4u);
+  EXPECT_EQ(std::vector(on.begin() + 1, on.end() - 1), callers);
+  EXPECT_EQ(on.front(), on.back());
+}
+
+// The second has its place, but the group fails before its turn.
+TEST_F(EngineTest, CallerWhoWaitsForHisTurnGetsTheGroupsFailure) {
+  const auto before = StartBarrier();
+  AwaitReceive();
+  const Collective barrier = NextBarrier();
+  const Ticket ticket = engine_->Enter(barrier);
+  engine_->Abort(DataLossError("lost"));
+  EXPECT_EQ(engine_->Run(barrier, nullptr, ticket).status,
+            DataLossError("lost"));
+  EXPECT_EQ(before->Wait(), DataLossError("lost"));
+  EXPECT_EQ(RunBarrier(), DataLossError("lost"));
 }
 
 TEST_F(EngineTest, CallerWhoWaitsLeavesWhatOthersStartedToTheExecutor) {
   std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
   AwaitReceive();
-  // The barrier has released the order while it runs.
-  order_.Lock();
   const auto other = StartBarrier();
-  order_.Unlock();
   network_->Open();
   caller.join();
   EXPECT_TRUE(other->Wait().ok());
@@ -423,9 +436,7 @@ class FakeShortcut : public Shortcut {
  public:
   explicit FakeShortcut(std::shared_ptr<Path> path) : path_(std::move(path)) {}
 
-  Status Run(const Collective&, Backend::Prepared*,
-             ReleasableLock* order) override {
-    if (order != nullptr) order->Release();
+  Status Run(const Collective&, Backend::Prepared*) override {
     MutexLock lock(path_->mutex);
     if (path_->throws) throw std::runtime_error("no thread left");
     path_->runs = true;
@@ -447,43 +458,6 @@ class FakeShortcut : public Shortcut {
  private:
   const std::shared_ptr<Path> path_;
 };
-
-// Ends at once with a given status, without releasing the order.
-class QuickShortcut : public Shortcut {
- public:
-  explicit QuickShortcut(Status ends) : ends_(std::move(ends)) {}
-
-  Status Run(const Collective&, Backend::Prepared*, ReleasableLock*) override {
-    return ends_;
-  }
-  void Wake() override {}
-  void Leave(bool) override {}
-
- private:
-  const Status ends_;
-};
-
-TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
-  engine_->SetShortcut(std::make_unique<QuickShortcut>(OkStatus()));
-  for (int i = 0; i < 2; ++i) {
-    ReleasableLock order(order_);
-    EXPECT_TRUE(
-        engine_->Run(NextBarrier(), /*prepared=*/nullptr, order).status.ok());
-    EXPECT_TRUE(order.is_held());
-  }
-  // The executor runs the next collective.
-  EXPECT_TRUE(StartBarrier()->Wait().ok());
-}
-
-TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {
-  engine_->SetShortcut(std::make_unique<QuickShortcut>(DataLossError("lost")));
-  ReleasableLock order(order_);
-  const Status status =
-      engine_->Run(NextBarrier(), /*prepared=*/nullptr, order).status;
-  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-  EXPECT_FALSE(order.is_held());
-  EXPECT_EQ(StartBarrier()->Wait(), status);
-}
 
 class ShortcutTest : public EngineTest {
  protected:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,7 +18,6 @@
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/per_device.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane::cpu {
@@ -44,16 +44,27 @@ class MultiInterfaceBackend : public Backend {
     if (collective.kind == CollectiveKind::kBarrier) {
       return StartOnAll(collective);
     }
-    return Choose(collective).Start(collective);
+    return backends_[ChooseInterface(collective)]->Start(collective);
+  }
+
+  Ticket Enter(const Collective& collective) override {
+    if (collective.kind == CollectiveKind::kBarrier) {
+      return Backend::Enter(collective);
+    }
+    const size_t interface = ChooseInterface(collective);
+    Ticket ticket = backends_[interface]->Enter(collective);
+    ticket.interface = static_cast<uint32_t>(interface);
+    return ticket;
   }
 
   // Nothing is prepared: the runs of a collective take turns on the interfaces.
-  Completion Run(const Collective& collective, Prepared* prepared,
-                 ReleasableLock& order) override {
-    if (collective.kind == CollectiveKind::kBarrier) {
-      return Backend::Run(collective, prepared, order);
+  Completion Run(const Collective& collective, Prepared*,
+                 const Ticket& ticket) override {
+    if (ticket.work != nullptr) {
+      return Backend::Run(collective, /*prepared=*/nullptr, ticket);
     }
-    return Choose(collective).Run(collective, /*prepared=*/nullptr, order);
+    return backends_[ticket.interface]->Run(collective, /*prepared=*/nullptr,
+                                            ticket);
   }
 
   StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
@@ -75,11 +86,11 @@ class MultiInterfaceBackend : public Backend {
  private:
   Backend& first() const { return *backends_.front(); }
 
-  Backend& Choose(const Collective& collective) {
+  size_t ChooseInterface(const Collective& collective) {
     const size_t number = IsPointToPoint(collective.kind)
                               ? static_cast<size_t>(collective.tag)
                               : started_.fetch_add(1);
-    return *backends_[number % backends_.size()];
+    return number % backends_.size();
   }
 
   // Each backend runs its collectives in order, so all earlier collectives are

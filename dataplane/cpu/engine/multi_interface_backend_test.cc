@@ -17,7 +17,6 @@
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
 #include "dataplane/factory.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -82,19 +81,23 @@ TEST_F(MultiInterfaceBackendTest, EachHasAnInterfaceAndKeysOfItsOwn) {
 }
 
 TEST_F(MultiInterfaceBackendTest, CollectivesTakeTurnsHoweverTheyStart) {
-  Mutex mutex;
   for (uint64_t sequence = 1; sequence <= 4; ++sequence) {
     if (sequence < 3) {
       (void)Start(CollectiveKind::kAllReduce, sequence);
       continue;
     }
-    ReleasableLock order(mutex);
-    (void)backend_->Run(
-        {.kind = CollectiveKind::kAllReduce, .sequence = sequence},
-        /*prepared=*/nullptr, order);
+    const Collective collective = {.kind = CollectiveKind::kAllReduce,
+                                   .sequence = sequence};
+    const Ticket ticket = backend_->Enter(collective);
+    EXPECT_TRUE(
+        backend_->Run(collective, /*prepared=*/nullptr, ticket).status.ok());
   }
   EXPECT_THAT(GetNumbers(*fakes_[0]), ElementsAre(1, 3));
   EXPECT_THAT(GetNumbers(*fakes_[1]), ElementsAre(2, 4));
+  // Each runs its own.
+  for (testing::FakeBackend* const fake : fakes_) {
+    EXPECT_THAT(fake->tickets, ElementsAre(2));
+  }
 }
 
 TEST_F(MultiInterfaceBackendTest, SendsAndReceivesGoByTheirTags) {

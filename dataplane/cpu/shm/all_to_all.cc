@@ -188,7 +188,7 @@ StatusOr<bool> AllToAll::Run(std::optional<Scope> origins,
     Status status =
         shows_ == kElements ? OpenPerPeer(&give_, per_round_) : OpenOrigins();
     if (!status.ok()) return status;
-    Post(bytes_);
+    Post();
     // Copy while the others' data comes. (A second run copies the first piece
     // again.)
     const Block own = ChunkOfThis(give_[rank_]);
@@ -201,9 +201,6 @@ StatusOr<bool> AllToAll::Run(std::optional<Scope> origins,
       LookAtRows();
       if (rounds_ > 1 && reads_rather(BytesMax())) return false;
     }
-    // Reading the others' data may take long, even if this rank has little, and
-    // so may reading the goodbye of a rank that has gone.
-    if (farthest_ != kElements) LetOthersStart();
     // Copy before reading: in the other order a large collective takes a third
     // longer.
     if (round_ + 1 == rounds_) CopyRestOfOwn();

@@ -10,8 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::shm {
@@ -36,10 +34,7 @@ Status GroupAgreement::Gather(void* own, void* all, size_t bytes) {
       .timeout =
           std::chrono::duration_cast<std::chrono::milliseconds>(timeout_),
       .deadline = deadline_};
-  // Only this thread uses it.
-  Mutex mutex;
-  ReleasableLock order(mutex);
-  return engine_.Run(gathering, /*prepared=*/nullptr, order).status;
+  return engine_.RunStep(gathering);
 }
 
 StatusOr<std::optional<GroupAgreement::Refusal>> GroupAgreement::FindRefusal(

@@ -15,7 +15,6 @@
 #include "dataplane/cpu/shm/direct.h"
 #include "dataplane/cpu/shm/staged.h"
 #include "dataplane/reduction.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::shm {
 namespace {
@@ -589,9 +588,7 @@ bool Hierarchical::Takes(const Collective& collective) const {
   return HierarchicalRun::FindFunction(collective.kind) != nullptr;
 }
 
-Status Hierarchical::Run(const Collective& collective, Backend::Prepared*,
-                         ReleasableLock* order) {
-  if (order != nullptr) order->Release();
+Status Hierarchical::Run(const Collective& collective, Backend::Prepared*) {
   context_.Begin(*regions_);
   context_.made = MakeHeader(collective);
   context_.Say(context_.made, collective.sequence);

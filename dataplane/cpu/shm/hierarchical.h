@@ -22,7 +22,6 @@
 #include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/transport/subset_transport.h"
 #include "dataplane/cpu/transport/transport.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::shm {
 
@@ -46,8 +45,8 @@ class Hierarchical : public cpu::Shortcut {
   ~Hierarchical() override { round_buffer_.Leave(/*has_failed=*/false); }
 
   bool Takes(const Collective& collective) const override;
-  Status Run(const Collective& collective, Backend::Prepared* prepared,
-             ReleasableLock* order) override;
+  Status Run(const Collective& collective,
+             Backend::Prepared* prepared) override;
   void Wake() override { round_buffer_.Wake(); }
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 

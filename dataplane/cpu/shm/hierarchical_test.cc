@@ -199,8 +199,7 @@ class PiecesTest : public ::testing::Test {
  protected:
   PiecesTest() {
     run_ = std::async(std::launch::async, [this] {
-      return two_levels_.Run(MakeAllReduce(tensors_[0]), /*prepared=*/nullptr,
-                             /*order=*/nullptr);
+      return two_levels_.Run(MakeAllReduce(tensors_[0]), /*prepared=*/nullptr);
     });
     ShmContext context = {.round_buffer = round_buffer_,
                           .transport = near_,

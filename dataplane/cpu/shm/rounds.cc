@@ -56,7 +56,6 @@ Status Rounds::ToStatus(RoundBuffer::WaitResult outcome) {
 Status Rounds::AwaitOther(int peer, uint64_t count) {
   if (!round_buffer_.HasPublished(peer)) {
     // The data is on its way.
-    context_.TellOfWait();
     const RoundBuffer::WaitResult outcome = round_buffer_.Await(peer);
     if (outcome != RoundBuffer::WaitResult::kDone) return ToStatus(outcome);
   }
@@ -103,8 +102,7 @@ Status Rounds::DescribeDifference(int peer, uint64_t count) const {
   return status;
 }
 
-Status Rounds::PublishLocation(const Block& whole, size_t rest,
-                               RemoteBuffers& places) {
+Status Rounds::PublishLocation(const Block& whole, RemoteBuffers& places) {
   // Without factors, everything is in the slot's first cache line.
   static_assert(offsetof(Offer, place) == 0);
   const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
@@ -116,7 +114,7 @@ Status Rounds::PublishLocation(const Block& whole, size_t rest,
       .place = regions().Find(whole.data, whole.count * element_bytes_),
       .factor = collective().factor};
   std::memcpy(payload(), &own, bytes);
-  Post(rest);
+  Post();
   places.data.resize(world_size_);
   places.data[rank_] = own.place.number == 0 ? nullptr : whole.data;
   places.factors.clear();
@@ -183,10 +181,10 @@ Status Rounds::Read(int peer, const Source& source, size_t offset,
   return OkStatus();
 }
 
-Status Rounds::Meet(size_t rest) {
+Status Rounds::Meet() {
   Status status = Open(0);
   if (!status.ok()) return status;
-  Post(rest);
+  Post();
   return AwaitAll();
 }
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <optional>
 #include <type_traits>
@@ -26,7 +25,6 @@
 #include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/reduction.h"
-#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm {
@@ -100,9 +98,6 @@ struct ShmContext {
   RemoteBuffers places = {};
   std::vector<const void*> operands = {};
   History history = {};
-  // The order lock of the running collective, while its caller holds it: see
-  // Backend::Run.
-  ReleasableLock* order = nullptr;
   // Whether the group had symmetric memory when the running collective began.
   // Its path depends on that.
   bool has_regions = false;
@@ -127,17 +122,6 @@ struct ShmContext {
   void Say(const Collective& collective) {
     made = MessageHeader::Of(collective);
     Say(made, collective.sequence);
-  }
-
-  void LetOthersStart() {
-    if (order != nullptr) std::exchange(order, nullptr)->Release();
-  }
-  // Call it before or after a wait. Does the work that can overlap with the
-  // wait, but does not let others start yet. If processors are fewer than
-  // ranks, does nothing: nothing comes meanwhile, and a wait is mostly as short
-  // as that work.
-  void TellOfWait() {
-    if (order != nullptr && !round_buffer.is_crowded()) order->CallLast();
   }
 };
 
@@ -189,20 +173,14 @@ class Rounds {
       CopyShort(payload() + offset, from, bytes);
     }
   }
-  static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
-  // Publishes the round. `rest`: the bytes that this rank copies or combines
-  // until the end of the collective or the next round. If they are few, other
-  // threads may start their collectives only when it waits or has ended.
-  void Post(size_t rest = kManyBytes) {
+  // Publishes the round.
+  void Post() {
     // Constructed in place, without a copy.
     ::new (round_buffer_.head()) Head(HeadWith(element_count_));
     std::memcpy(round_buffer_.tail(), &context_.history.last,
                 sizeof(MessageHeader));
     round_buffer_.Post();
-    if (rest > kFewBytes) context_.LetOthersStart();
   }
-  // Call it before work that may take longer than `rest` said.
-  void LetOthersStart() { context_.LetOthersStart(); }
 
   // Waits until `peer` has published this round. In the first round, checks
   // that `peer` runs the same collective and gives this rank `count` elements.
@@ -232,9 +210,8 @@ class Rounds {
   // A round in which all ranks publish the location of their `whole` in
   // symmetric memory. PublishLocation fills in this rank's entry of `places`,
   // AwaitRemoteBuffers the others'. False, on all ranks, if some rank's is
-  // elsewhere. `rest`: see Post.
-  Status PublishLocation(const Block& whole, size_t rest,
-                         RemoteBuffers& places);
+  // elsewhere.
+  Status PublishLocation(const Block& whole, RemoteBuffers& places);
   StatusOr<bool> AwaitRemoteBuffers(RemoteBuffers& places);
 
   // A row holds the number of elements that its rank has for each rank. If that
@@ -283,8 +260,8 @@ class Rounds {
   Status Read(int peer, const Source& source, size_t offset, std::byte* to,
               size_t bytes);
   // A round without data. When it is over, all ranks have come here, and none
-  // reads this rank's data any more. `rest`: see Post.
-  Status Meet(size_t rest = kManyBytes);
+  // reads this rank's data any more.
+  Status Meet();
 
   // The number of elements in `bytes`.
   size_t ElementsIn(size_t bytes) const { return bytes >> element_bits_; }
@@ -336,11 +313,6 @@ class Rounds {
   const int element_bits_;
 
  private:
-  // Copied or combined in some microseconds. Releasing and retaking the order
-  // of collectives, and writing the flight recorder's entry in two steps, takes
-  // some tenths of one.
-  static constexpr size_t kFewBytes = 32 << 10;
-
   const bool has_rows_;
 
   // The head of published data: MessageHeader and the history. A rank that is

@@ -32,7 +32,6 @@
 #include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/culprit.h"
-#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -210,9 +209,12 @@ class ShmBackend : public BackendDecorator {
   std::unique_ptr<Prepared> Prepare(const Collective& collective) override {
     return engine_->Prepare(collective);
   }
+  Ticket Enter(const Collective& collective) override {
+    return engine_->Enter(collective);
+  }
   Completion Run(const Collective& collective, Prepared* prepared,
-                 ReleasableLock& order) override {
-    return engine_->Run(collective, prepared, order);
+                 const Ticket& ticket) override {
+    return engine_->Run(collective, prepared, ticket);
   }
 
   StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(

@@ -7,7 +7,6 @@
 
 #include "base/status.h"
 #include "dataplane/cpu/shm/symmetric_all_reduce.h"
-#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm {
@@ -38,10 +37,7 @@ ShmCollectives::ShmCollectives(std::shared_ptr<Segment> segment,
       round_buffer_(
           segment_->memory(), transport.rank(), transport.world_size(),
           traits.round_buffer,
-          [this, &transport](int rank) {
-            context_.LetOthersStart();
-            transport.set_waiting_for(rank);
-          },
+          [&transport](int rank) { transport.set_waiting_for(rank); },
           [this](size_t offset, size_t bytes) {
             return segment_->Reserve(offset, bytes);
           }),
@@ -69,14 +65,14 @@ std::unique_ptr<Backend::Prepared> ShmCollectives::Prepare(
   const size_t bytes = DecisiveBytes(collective, round_buffer_.world_size());
   return std::make_unique<PreparedPaths>(
       collective,
-      MakePaths(collective,
-                FindAlgorithm(collective.kind, Medium::kSharedMemory, bytes),
-                FindAlgorithm(collective.kind, Medium::kSymmetricMemory, bytes)));
+      MakePaths(
+          collective,
+          FindAlgorithm(collective.kind, Medium::kSharedMemory, bytes),
+          FindAlgorithm(collective.kind, Medium::kSymmetricMemory, bytes)));
 }
 
 Status ShmCollectives::Run(const Collective& collective,
-                           Backend::Prepared* prepared, ReleasableLock* order) {
-  context_.order = order;
+                           Backend::Prepared* prepared) {
   context_.Begin(*regions_);
   uint64_t digest = 0;
   Paths paths;
@@ -84,9 +80,9 @@ Status ShmCollectives::Run(const Collective& collective,
     context_.Say(collective);
     digest = History::ComputeDigest(context_.made);
     const size_t bytes = DecisiveBytes(collective, round_buffer_.world_size());
-    paths =
-        MakePaths(collective, Select(collective.kind, Medium::kSharedMemory, bytes),
-                  Select(collective.kind, Medium::kSymmetricMemory, bytes));
+    paths = MakePaths(collective,
+                      Select(collective.kind, Medium::kSharedMemory, bytes),
+                      Select(collective.kind, Medium::kSymmetricMemory, bytes));
   } else {
     const auto& known = static_cast<const PreparedPaths&>(*prepared);
     context_.Say(known.header, collective.sequence);
@@ -101,9 +97,6 @@ Status ShmCollectives::Run(const Collective& collective,
   // All needed data has come, but another rank may have failed: a collective
   // fails on all ranks or on none.
   const int failed = done.ok() ? round_buffer_.FindFailed() : -1;
-  // Reading the goodbye of the failed rank may take a moment.
-  if (failed >= 0) context_.LetOthersStart();
-  context_.order = nullptr;
   context_.header = nullptr;
   if (failed >= 0) return context_.transport.Gone(failed);
   return done;

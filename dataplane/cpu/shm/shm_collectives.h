@@ -20,7 +20,6 @@
 #include "dataplane/cpu/shm/segment.h"
 #include "dataplane/cpu/shm/staged.h"
 #include "dataplane/cpu/transport/transport.h"
-#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane::shm {
 
@@ -56,8 +55,8 @@ class ShmCollectives : public cpu::Shortcut {
   }
   std::unique_ptr<Backend::Prepared> Prepare(
       const Collective& collective) override;
-  Status Run(const Collective& collective, Backend::Prepared* prepared,
-             ReleasableLock* order) override;
+  Status Run(const Collective& collective,
+             Backend::Prepared* prepared) override;
   void Wake() override { round_buffer_.Wake(); }
   void Leave(bool has_failed) override { round_buffer_.Leave(has_failed); }
 

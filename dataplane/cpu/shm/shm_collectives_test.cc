@@ -31,7 +31,6 @@
 #include "dataplane/cpu/shm/segment.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/local_world.h"
 #include "gmock/gmock.h"
@@ -92,7 +91,7 @@ class HalfKnownMemoryTest : public ::testing::Test {
       std::vector<float> values(count, 1);
       Collective collective = {.kind = kind, .tensors = {Tensor(values)}};
       collective.sequence = 1;
-      const Status done = ranks_[rank]->Run(collective, nullptr, nullptr);
+      const Status done = ranks_[rank]->Run(collective, nullptr);
       ranks_[rank]->Leave(/*has_failed=*/!done.ok());
       return done;
     };
@@ -118,54 +117,6 @@ TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
                 HasSubstr("had symmetric memory from another one on, before "
                           "all_reduce"));
   }
-}
-
-// If ranks share a processor, only long waits run the order lock's deferred
-// work, and then release it.
-TEST(CrowdedTest, ShortWaitsLeaveTheOrderLockAsItIs) {
-  const std::shared_ptr<Segment> segment = *Segment::Create(
-      RoundBuffer::BytesFor(kRanks, RoundBufferTraits().ring_bytes));
-  const auto regions = std::make_shared<Regions>();
-  UnusedTransport transports[kRanks] = {UnusedTransport(0), UnusedTransport(1)};
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(sched_getcpu(), &one);
-  int brief = 0;
-  int late = 0;
-  const auto run = [&](int rank) {
-    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    ShmCollectives collectives(segment, regions, transports[rank],
-                               {.round_buffer = {.is_crowded = true}});
-    std::vector<float> values(1);
-    Collective collective = {.kind = CollectiveKind::kAllReduce,
-                             .tensors = {Tensor(values)}};
-    Mutex mutex;
-    // Run until rank 0 has seen both kinds of wait: the system decides which
-    // one comes, and a loaded machine has few short ones.
-    for (bool is_more = true; is_more && collective.sequence < 1'000'000;
-         ++collective.sequence) {
-      values[0] = rank == 0 && (brief == 0 || late == 0) ? 1 : 0;
-      ReleasableLock order(mutex);
-      bool is_called = false;
-      const auto last = [&] { is_called = true; };
-      order.BeforeRelease(last);
-      ASSERT_EQ(collectives.Run(collective, /*prepared=*/nullptr, &order),
-                OkStatus());
-      is_more = values[0] != 0;
-      if (rank != 0) continue;
-      // Long waits release the order.
-      EXPECT_EQ(is_called, !order.is_held());
-      brief += is_called ? 0 : 1;
-      late += is_called ? 1 : 0;
-      order.DropLast();
-    }
-  };
-  std::thread first(run, 0);
-  std::thread second(run, 1);
-  first.join();
-  second.join();
-  EXPECT_GT(brief, 0);
-  EXPECT_GT(late, 0);
 }
 
 constexpr int64_t kMiB = (1 << 20) / sizeof(float);

@@ -30,7 +30,7 @@ class Staged : public PerPeerRounds {
   Staged(ShmContext& context, const Collective& collective)
       : PerPeerRounds(context, collective) {}
 
-  Status Barrier() { return Meet(/*rest=*/0); }
+  Status Barrier() { return Meet(); }
   Status Gather();
   Status Broadcast();
   Status ReduceAtOnce();
@@ -112,7 +112,7 @@ Status Staged::Gather() {
     Status status = Open(shown_now.count * element_bytes_);
     if (!status.ok()) return status;
     Write(0, shown_now.data, shown_now.count * element_bytes_);
-    Post(all_bytes);
+    Post();
     if (!takes) continue;
     // The data is still in a cache if it was just published.
     const Block own = CutChunk(give, round_, per_round, element_bytes_);
@@ -154,7 +154,7 @@ inline Status Staged::BroadcastRound(const Block& chunk, size_t all_bytes) {
   Status status = Open(is_root ? bytes : 0);
   if (!status.ok()) return status;
   if (is_root) Write(0, chunk.data, bytes);
-  Post(all_bytes);
+  Post();
   if (is_root) return status;
   status = Await(root, all_bytes >> element_bits_);
   if (!status.ok()) return status;
@@ -170,7 +170,7 @@ Status Staged::ReduceAtOnce() {
   Status status = Open(factor_bytes() + bytes);
   if (!status.ok()) return status;
   ShowElements(tensor, factor_bytes());
-  Post(bytes * world_size_);
+  Post();
   status = AwaitAll();
   if (status.ok()) {
     Combine(reduction, OperandsAt(factor_bytes(), tensor), tensor);
@@ -251,7 +251,7 @@ Status Staged::Reduce() {
     Status status = Open(factor_bytes() + chunk.count * element_bytes_);
     if (!status.ok()) return status;
     ShowElements(chunk, factor_bytes());
-    Post(tensor.count * element_bytes_ * world_size_);
+    Post();
     if (!is_root) continue;
     status = AwaitAll();
     if (!status.ok()) return status;
@@ -276,7 +276,7 @@ Status Staged::ReduceScatter() {
   for (round_ = 0; round_ < rounds; ++round_) {
     Status status = OpenPerPeer(&give, per_round);
     if (!status.ok()) return status;
-    Post(most * element_bytes_ * world_size_);
+    Post();
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
       status = Await(peer, output.count);
     }
@@ -304,7 +304,7 @@ Status Staged::Scatter() {
   for (round_ = 0; round_ < rounds; ++round_) {
     Status status = OpenPerPeer(is_root ? &give : nullptr, per_round);
     if (!status.ok()) return status;
-    Post(output.count * element_bytes_);
+    Post();
     if (is_root) {
       if (round_ == 0) {
         const size_t bytes = output.count * element_bytes_;

@@ -53,8 +53,7 @@ StatusOr<bool> SymmetricAllReduce::Run() {
 
 StatusOr<bool> SymmetricAllReduce::Go() {
   // A rank reads a part of each tensor, together the size of one tensor.
-  Status status =
-      PublishLocation(tensor_, tensor_.count * element_bytes_, kept_places());
+  Status status = PublishLocation(tensor_, kept_places());
   if (!status.ok()) return status;
   // Prepare while the others' locations come.
   const Reduction& reduction =
@@ -67,7 +66,7 @@ StatusOr<bool> SymmetricAllReduce::Go() {
   status = CombineThere(reduction, own);
   if (!status.ok()) return status;
   // After this no rank reads or writes this rank's tensor any more.
-  status = Meet(/*rest=*/0);
+  status = Meet();
   if (!status.ok()) return status;
   return true;
 }
