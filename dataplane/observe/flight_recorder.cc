@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -64,22 +63,42 @@ const Thread& ThisThread() {
 // The size of a cache line.
 constexpr size_t kLineBytes = 64;
 
-using Shapes = absl::InlinedVector<int64_t, 6>;
+// The types and sizes of a collective's tensors. For each tensor one word with
+// the data type and, from bit 8 on, the number of dimensions; then the
+// dimensions.
+class Shapes {
+ public:
+  using Memory = std::unique_ptr<int64_t[]>;
 
-// For each tensor one word with the data type and, from bit 8 on, the number of
-// dimensions; then the dimensions.
-Shapes MakeShapes(const Collective& collective) {
-  Shapes shapes;
-  for (const Collective::Tensors* const list : collective.lists()) {
-    for (const Tensor& tensor : *list) {
-      const std::span<const int64_t> shape = tensor.shape();
-      shapes.push_back(static_cast<int64_t>(tensor.data_type()) |
-                       static_cast<int64_t>(shape.size()) << 8);
-      for (const int64_t extent : shape) shapes.push_back(extent);
+  // The memory for Write; null if none is needed.
+  static Memory Allocate(const Collective& collective) {
+    size_t words = 0;
+    for (const Collective::Tensors* const list : collective.lists()) {
+      for (const Tensor& tensor : *list) words += 1 + tensor.shape().size();
+    }
+    return words <= kFew ? nullptr : std::make_unique<int64_t[]>(words);
+  }
+  void Write(const Collective& collective, Memory memory) {
+    many_ = std::move(memory);
+    int64_t* next = many_ != nullptr ? many_.get() : few_;
+    for (const Collective::Tensors* const list : collective.lists()) {
+      for (const Tensor& tensor : *list) {
+        const std::span<const int64_t> shape = tensor.shape();
+        *next++ = static_cast<int64_t>(tensor.data_type()) |
+                  static_cast<int64_t>(shape.size()) << 8;
+        for (const int64_t extent : shape) *next++ = extent;
+      }
     }
   }
-  return shapes;
-}
+  const int64_t* data() const { return many_ != nullptr ? many_.get() : few_; }
+
+ private:
+  static constexpr size_t kFew = 7;
+
+  // Null: all are in few_.
+  Memory many_;
+  int64_t few_[kFew];
+};
 
 int64_t CountElements(const Collective::Tensors& tensors) {
   int64_t elements = 0;
@@ -223,7 +242,7 @@ struct alignas(kLineBytes) FlightRecorder::Entry {
   CollectiveKind kind = CollectiveKind::kBarrier;
   // The lengths of the lists tensors, inputs and outputs.
   std::array<uint32_t, 3> lists = {};
-  // Of the tensors of these lists.
+  // The types and sizes of the tensors in these lists.
   Shapes shapes;
 };
 
@@ -301,14 +320,14 @@ inline FlightRecorder::Entry& FlightRecorder::NextEntry(GroupRecord& group) {
 int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective) {
   if (capacity_ == 0) return -1;
   const bool point_to_point = IsPointToPoint(collective.kind);
-  Shapes shapes = MakeShapes(collective);
+  Shapes::Memory memory = Shapes::Allocate(collective);
   MutexLock lock(mutex_);
   const int64_t record = next_record_;
   const bool runs = point_to_point || group.running.empty();
   // The last step that may throw: the ring is reserved.
   if (!point_to_point) group.running.push_back(record);
   Entry& entry = NextEntry(group);
-  entry.shapes = std::move(shapes);
+  entry.shapes.Write(collective, std::move(memory));
   const auto lists = collective.lists();
   for (size_t i = 0; i < lists.size(); ++i) {
     entry.lists[i] = static_cast<uint32_t>(lists[i]->size());
