@@ -95,17 +95,17 @@ void Engine::Stop() {
   transport_.reset();
 }
 
-bool Engine::Enqueue(std::list<Job>& job) {
-  const Instant deadline = job.front().collective->deadline;
-  job.front().number = ++started_;
-  jobs_.splice(jobs_.end(), job);
+bool Engine::Enqueue(Job job) {
+  const Instant deadline = job.collective->deadline;
+  job.number = started_ + 1;
+  jobs_.push_back(std::move(job));
+  ++started_;
   return next_look_ == Instant::max() || deadline < next_look_;
 }
 
 std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   if (IsPointToPoint(collective.kind)) return StartPointToPoint(collective);
   auto work = std::make_shared<QueuedWork>(collective);
-  std::list<Job> job = {{&work->collective(), work}};
   Status aborted;
   Status lacking;
   bool wake_executor = false;
@@ -115,7 +115,7 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
     aborted = abort_cause_;
     if (aborted.ok()) lacking = NeedExecutor();
     if (aborted.ok() && lacking.ok()) {
-      wake_watchdog = Enqueue(job);
+      wake_watchdog = Enqueue({&work->collective(), work});
       wake_executor = !running_;
     }
   }
@@ -162,18 +162,11 @@ Ticket Engine::Enter(const Collective& collective) {
   bool wake_watchdog = false;
   {
     MutexLock lock(mutex_);
-    std::list<Job> job;
-    if (spare_jobs_.empty()) {
-      job.emplace_back();
-    } else {
-      job.splice(job.begin(), spare_jobs_, spare_jobs_.begin());
-    }
-    job.front().collective = &collective;
     // A group that was aborted runs nothing more: see AwaitTurn.
     ticket.is_first = jobs_.empty() && abort_cause_.ok();
-    if (ticket.is_first) running_ = true;
-    wake_watchdog = Enqueue(job);
+    wake_watchdog = Enqueue({&collective});
     ticket.number = started_;
+    if (ticket.is_first) running_ = true;
   }
   if (wake_watchdog) watchdog_->Wake();
   return ticket;
@@ -191,8 +184,11 @@ Completion Engine::Run(const Collective& collective,
   Status status = ticket.is_first ? OkStatus() : AwaitTurn(ticket.number);
   const bool begins = status.ok();
   if (begins) status = RunNow(collective, prepared);
-  EndFirst({.collective = &collective}, status, /*has_begun=*/begins);
-  return {std::move(status), Clock::now()};
+  // Read before a lock is taken, which waits until what was published has left
+  // this processor.
+  const Instant at = Clock::now();
+  EndFirst(/*work=*/nullptr, status, /*has_begun=*/begins);
+  return {std::move(status), at};
 }
 
 Status Engine::RunStep(const Collective& step) {
@@ -242,33 +238,28 @@ void Engine::RunFirst() {
   if (begins) {
     status = RunNow(*job.collective, /*prepared=*/nullptr);
   }
-  EndFirst(job, status, /*has_begun=*/begins);
+  EndFirst(job.work.get(), status, /*has_begun=*/begins);
   mutex_.Lock();
 }
 
-void Engine::EndFirst(const Job& job, const Status& status, bool has_begun) {
+void Engine::EndFirst(QueuedWork* work, const Status& status, bool has_begun) {
   if (!status.ok()) {
     // A caller that sees the failure may free the tensor. So no thread may use
     // it any more, and reads by other ranks must be invalid.
     MutexLock lock(mutex_);
     CloseTransport(/*cuts_off=*/has_begun);
   }
-  const bool is_of_executor = job.work != nullptr;
   // Complete it before another thread may run the next job: works complete in
   // order.
-  if (is_of_executor) job.work->Complete(status);
+  if (work != nullptr) work->Complete(status);
   MutexLock lock(mutex_);
   running_ = false;
-  if (is_of_executor) {
-    jobs_.pop_front();
-  } else {
-    spare_jobs_.splice(spare_jobs_.begin(), jobs_, jobs_.begin());
-  }
+  jobs_.pop_front();
   // The watchdog closes an idle group that is aborted.
   if (!abort_cause_.ok()) watchdog_->Wake();
   // The executor looks for its next job itself.
   const bool is_next_awaited =
-      !jobs_.empty() && (!is_of_executor || jobs_.front().work == nullptr);
+      !jobs_.empty() && (work == nullptr || jobs_.front().work == nullptr);
   if (is_next_awaited || stopping_) turn_.NotifyAll();
 }
 

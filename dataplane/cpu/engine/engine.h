@@ -2,7 +2,7 @@
 #define MUSTER_DATAPLANE_CPU_ENGINE_ENGINE_H_
 
 #include <cstdint>
-#include <list>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -123,9 +123,8 @@ class Engine {
   };
 
   std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
-  // Queues and numbers the only element of `job`. Returns true if the watchdog
-  // must be woken.
-  bool Enqueue(std::list<Job>& job) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Numbers and queues `job`. Returns true if the watchdog must be woken.
+  bool Enqueue(Job job) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the executor unless it exists. Errors: kResourceExhausted.
   Status NeedExecutor() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
@@ -139,9 +138,10 @@ class Engine {
   // Waits until the job `number` is the first and may run, and marks it as
   // running. Returns the reason why it may not begin, or OK.
   Status AwaitTurn(uint64_t number) MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Completes the first job, which is running, with `status`, and removes it.
-  // `has_begun`: another rank may have seen it begin.
-  void EndFirst(const Job& job, const Status& status, bool has_begun)
+  // Removes the first job, which is running and ends with `status`. Completes
+  // its `work` if that is not null. `has_begun`: another rank may have seen it
+  // begin.
+  void EndFirst(QueuedWork* work, const Status& status, bool has_begun)
       MUSTER_LOCKS_EXCLUDED(mutex_);
   // Runs `collective` now. Converts exceptions to a status, here.
   [[gnu::always_inline]] inline Status RunNow(const Collective& collective,
@@ -180,10 +180,7 @@ class Engine {
   // which waits for the running collective.
   CondVar turn_;
   // The first job is running if `running_`.
-  std::list<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
-  // The nodes of jobs that callers have run, for the next ones: an allocation
-  // takes as long as locking three times.
-  std::list<Job> spare_jobs_ MUSTER_GUARDED_BY(mutex_);
+  std::deque<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
   bool running_ MUSTER_GUARDED_BY(mutex_) = false;
   // The number of jobs queued so far, and at the watchdog's last check.
   uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;
