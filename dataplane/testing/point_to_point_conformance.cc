@@ -333,7 +333,6 @@ TEST_P(PointToPointConformance, AbortEndsWhatWaitsWithItsCause) {
   const std::vector<std::shared_ptr<Work>> works = {
       Receive(world.at(0), Tensor(small), 1),
       Receive(world.at(0), Tensor(large), kAnyPeer, 1),
-      Send(world.at(0), Tensor(small), 1),
       Send(world.at(0), Tensor(large), 1),
       Receive(world.at(0), Tensor(small), 0, 2),
       Send(world.at(0), Tensor(large), 0, 3)};

@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "dataplane/communicator.h"
@@ -56,6 +57,32 @@ TEST(GlooTest, ReductionsOfFloat8AreRefusedAtOnce) {
               OkStatus());
     EXPECT_EQ(sent->Wait(), OkStatus());
     EXPECT_EQ(got, 0);
+  }
+}
+
+// The sender's system still has much of it when the sender leaves.
+TEST(GlooTest, CompleteSendsArriveAfterTheSenderHasLeft) {
+  LocalWorld world({.backend = "gloo", .world_size = 2});
+  constexpr int kMessages = 64;
+  std::vector<float> values(8192);
+  for (int i = 0; i < kMessages; ++i) {
+    values.assign(values.size(), static_cast<float>(i));
+    ASSERT_EQ(world.at(0)
+                  .Start({.kind = CollectiveKind::kSend,
+                          .inputs = {Tensor(values)},
+                          .peer = 1})
+                  ->Wait(),
+              OkStatus());
+  }
+  world.Destroy(0);
+  for (int i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(world.at(1)
+                  .Start({.kind = CollectiveKind::kRecv,
+                          .outputs = {Tensor(values)},
+                          .peer = 0})
+                  ->Wait(),
+              OkStatus());
+    ASSERT_EQ(values, std::vector<float>(values.size(), static_cast<float>(i)));
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/exception_guard.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/transport/process_memory.h"
@@ -82,7 +83,8 @@ PointToPoint::PointToPoint(std::string group_name, Transport& transport,
   if (connections_ == nullptr) return;
   connections_->SetCallbacks(
       {.received =
-           [this](int peer, const Message& message, const std::byte* payload) {
+           [this](int peer, const Message& message,
+                  std::span<const std::byte> payload) {
              Received(peer, message, payload);
            },
        .find_memory =
@@ -116,11 +118,18 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
     if (!closed) {
       const bool wants = mailbox_ != nullptr && mailbox_->wants();
       running_.emplace(collective.sequence, operation);
-      if (collective.kind == CollectiveKind::kSend) {
-        StartSend(operation, actions);
-      } else {
-        StartReceive(operation, actions);
-      }
+      const Status started =
+          Guarded([&]() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+            if (collective.kind == CollectiveKind::kSend) {
+              StartSend(operation, actions);
+            } else {
+              StartReceive(operation, actions);
+            }
+            return OkStatus();
+          });
+      // A message may have left in part, so the tensor stays in use until the
+      // group has ended.
+      if (!started.ok()) actions.failure = LabelFailure(collective, started);
       if (mailbox_ != nullptr) {
         // A small send that is complete does not need it.
         if (running_.contains(collective.sequence)) TakeMail(actions);
@@ -232,10 +241,11 @@ bool PointToPoint::TakeMail(DeferredActions& actions) {
   for (int peer = 0; peer < transport_.world_size(); ++peer) {
     // Nothing comes from a peer before its connection exists.
     if (!peers_[peer].is_open || !mailbox_->Reaches(peer)) continue;
-    const auto take = [&](const Message& message, const std::byte* payload)
-                          MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                            Take(peer, message, payload, actions);
-                          };
+    const auto take =
+        [&](const Message& message, std::span<const std::byte> payload)
+            MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+              Take(peer, message, payload, actions);
+            };
     if (mailbox_->Take(peer, take)) has_come = true;
   }
   return has_come;
@@ -437,16 +447,17 @@ void PointToPoint::StartSendToSelf(const OperationPtr& operation,
   message.type = Message::kRequest;
   if (const OperationPtr receive = TakeReceive(rank, message.tag)) {
     own.requests.emplace(message.id, operation);
-    Match(receive, rank, message, /*payload=*/nullptr, actions);
+    Match(receive, rank, message, /*payload=*/{}, actions);
   } else if (is_small && own.credit > 0) {
     --own.credit;
     message.type = Message::kEager;
     unclaimed_.push_back(
-        Copy(rank, message, static_cast<const std::byte*>(tensor.data())));
+        Copy(rank, message,
+             {static_cast<const std::byte*>(tensor.data()), tensor.bytes()}));
     Done(operation, actions);
   } else {
     own.requests.emplace(message.id, operation);
-    unclaimed_.push_back(Copy(rank, message, /*payload=*/nullptr));
+    unclaimed_.push_back(Copy(rank, message, /*payload=*/{}));
   }
 }
 
@@ -464,8 +475,7 @@ void PointToPoint::StartReceive(const OperationPtr& operation,
   if (found != unclaimed_.end()) {
     const Unclaimed claimed = std::move(*found);
     unclaimed_.erase(found);
-    Match(operation, claimed.peer, claimed.message, claimed.payload.data(),
-          actions);
+    Match(operation, claimed.peer, claimed.message, claimed.payload, actions);
     return;
   }
   receives_.push_back(operation);
@@ -560,7 +570,7 @@ void* PointToPoint::FindMemory(int peer, const Message& message, size_t bytes) {
 }
 
 void PointToPoint::Received(int peer, const Message& message,
-                            const std::byte* payload) {
+                            std::span<const std::byte> payload) {
   DeferredActions actions;
   {
     MutexLock lock(mutex_);
@@ -571,7 +581,8 @@ void PointToPoint::Received(int peer, const Message& message,
 }
 
 void PointToPoint::Take(int peer, const Message& message,
-                        const std::byte* payload, DeferredActions& actions) {
+                        std::span<const std::byte> payload,
+                        DeferredActions& actions) {
   switch (message.type) {
     case Message::kEager:
     case Message::kRequest:
@@ -594,22 +605,22 @@ void PointToPoint::Take(int peer, const Message& message,
 }
 
 PointToPoint::Unclaimed PointToPoint::Copy(int peer, const Message& message,
-                                           const std::byte* payload) {
+                                           std::span<const std::byte> payload) {
   const auto type = static_cast<DataType>(message.data_type);
   const size_t bytes =
       message.type == Message::kEager ? message.count * DataTypeBytes(type) : 0;
-  return {peer, message, {payload, payload + bytes}};
+  payload = payload.first(bytes);
+  return {peer, message, {payload.begin(), payload.end()}};
 }
 
 void PointToPoint::TakeOffer(int peer, const Message& message,
-                             const std::byte* payload,
+                             std::span<const std::byte> payload,
                              DeferredActions& actions) {
   const bool known_type = message.data_type < kDataTypeCount;
   const size_t element_bytes =
       known_type ? DataTypeBytes(static_cast<DataType>(message.data_type)) : 1;
-  if (!known_type ||
-      (message.type == Message::kEager &&
-       message.count > kMessagePayloadBytesMax / element_bytes)) {
+  if (!known_type || (message.type == Message::kEager &&
+                      message.count > payload.size() / element_bytes)) {
     actions.failure = InternalError(
         absl::StrCat("rank ", peer, " sent a message of ", message.count,
                      " elements of type ", message.data_type));
@@ -626,12 +637,12 @@ void PointToPoint::TakeOffer(int peer, const Message& message,
     if (next == state.early.end()) return;
     const Unclaimed offer = std::move(next->second);
     state.early.erase(next);
-    TakeOfferInOrder(peer, offer.message, offer.payload.data(), actions);
+    TakeOfferInOrder(peer, offer.message, offer.payload, actions);
   }
 }
 
 void PointToPoint::TakeOfferInOrder(int peer, const Message& message,
-                                    const std::byte* payload,
+                                    std::span<const std::byte> payload,
                                     DeferredActions& actions) {
   if (const OperationPtr receive = TakeReceive(peer, message.tag)) {
     Match(receive, peer, message, payload, actions);
@@ -667,7 +678,8 @@ Status PointToPoint::CheckFits(const Operation& operation, int peer,
 }
 
 void PointToPoint::Match(const OperationPtr& operation, int peer,
-                         const Message& message, const std::byte* payload,
+                         const Message& message,
+                         std::span<const std::byte> payload,
                          DeferredActions& actions) {
   const Tensor& tensor = operation->tensor();
   Peer& state = peers_[peer];
@@ -675,7 +687,7 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
   Status status = CheckFits(*operation, peer, message);
   if (status.ok() && message.type == Message::kEager) {
     if (tensor.bytes() > 0) {
-      std::memcpy(tensor.data(), payload, tensor.bytes());
+      std::memcpy(tensor.data(), payload.data(), tensor.bytes());
     }
     Done(operation, actions);
     if (peer == transport_.rank()) {

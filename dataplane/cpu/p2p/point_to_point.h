@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -258,20 +259,23 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // Called by the connections' thread.
   void* FindMemory(int peer, const Message& message, size_t bytes);
-  void Received(int peer, const Message& message, const std::byte* payload);
+  void Received(int peer, const Message& message,
+                std::span<const std::byte> payload);
   void Sent(int peer, uint64_t sequence);
   void Ended(int peer, const Status& how);
 
   // A copy of an offer.
   static Unclaimed Copy(int peer, const Message& message,
-                        const std::byte* payload);
-  void Take(int peer, const Message& message, const std::byte* payload,
-            DeferredActions& actions) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeOffer(int peer, const Message& message, const std::byte* payload,
-                 DeferredActions& actions)
+                        std::span<const std::byte> payload);
+  void Take(int peer, const Message& message,
+            std::span<const std::byte> payload, DeferredActions& actions)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeOffer(int peer, const Message& message,
+                 std::span<const std::byte> payload, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOfferInOrder(int peer, const Message& message,
-                        const std::byte* payload, DeferredActions& actions)
+                        std::span<const std::byte> payload,
+                        DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeClear(int peer, const Message& message, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -284,7 +288,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // Gives a message to the receive that matches it.
   void Match(const OperationPtr& operation, int peer, const Message& message,
-             const std::byte* payload, DeferredActions& actions)
+             std::span<const std::byte> payload, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CheckFits(const Operation& operation, int peer,
                    const Message& message) const;

@@ -5,11 +5,14 @@
 // receives: this rank is 0, and the test plays rank 1, over a transport without
 // a network.
 
+#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -61,11 +64,10 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
         void* const memory = callbacks_.find_memory(1, message, bytes);
         if (memory == nullptr) return;
         std::memcpy(memory, payload.data(), bytes);
-        callbacks_.received(1, message, nullptr);
+        callbacks_.received(1, message, {});
         return;
       }
-      callbacks_.received(1, message,
-                          reinterpret_cast<const std::byte*>(payload.data()));
+      callbacks_.received(1, message, std::as_bytes(std::span(payload)));
     });
   }
 
@@ -96,6 +98,9 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
     holds_sends_ = true;
   }
 
+  // Connections to peers cannot be made from now on: no thread is left.
+  void LackThreads() { lacks_threads_ = true; }
+
   // The number of tensors that this rank has sent.
   int tensors_sent() const {
     MutexLock lock(mutex_);
@@ -106,7 +111,11 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
   void SetCallbacks(Callbacks callbacks) override {
     callbacks_ = std::move(callbacks);
   }
-  void Open(int) override {}
+  void Open(int) override {
+    if (lacks_threads_) {
+      throw std::system_error(EAGAIN, std::generic_category());
+    }
+  }
   bool Post(int, const Message& message, const void*, size_t,
             uint64_t ticket) override {
     MutexLock lock(mutex_);
@@ -150,6 +159,7 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
   }
 
   Callbacks callbacks_;
+  bool lacks_threads_ = false;
   mutable Mutex mutex_;
   CondVar changed_;
   Status cause_ MUSTER_GUARDED_BY(mutex_);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -56,9 +57,10 @@ class AnyMailPointToPointTest : public PointToPointTest {
   // Takes the messages that this rank has put into the mailbox.
   std::vector<Message> TakeLeft() {
     std::vector<Message> messages;
-    peer_mail_->Take(0, [&](const Message& message, const std::byte*) {
-      messages.push_back(message);
-    });
+    peer_mail_->Take(0,
+                     [&](const Message& message, std::span<const std::byte>) {
+                       messages.push_back(message);
+                     });
     return messages;
   }
   // Waits until a waiter is about to sleep.

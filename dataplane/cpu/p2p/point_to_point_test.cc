@@ -55,6 +55,27 @@ TEST_F(PointToPointTest, RequestIsClearedOnceAReceiveWantsIt) {
   EXPECT_FALSE(first->IsCompleted());
 }
 
+TEST_F(PointToPointTest, MessageWithLessThanItSaysIsRefused) {
+  std::vector<float> values(kLarge - 1);
+  const auto work = Receive(values);
+  transport_.Deliver(Offer(Message::kEager, kLarge - 1, 1), {1, 2, 3});
+  const Status failure = Failure();
+  EXPECT_EQ(failure.code(), StatusCode::kInternal) << failure;
+  EXPECT_FALSE(work->IsCompleted());
+}
+
+TEST_F(PointToPointTest, WithoutAThreadTheGroupFails) {
+  transport_.LackThreads();
+  std::vector<float> values(1);
+  const auto sent = Send(values);
+  const Status failure = Failure();
+  EXPECT_EQ(failure.code(), StatusCode::kResourceExhausted) << failure;
+  // The tensor may be in use until the group has ended.
+  EXPECT_FALSE(sent->IsCompleted());
+  End(failure);
+  EXPECT_EQ(sent->Wait(), failure);
+}
+
 // This rank reads the test's memory as the peer's.
 class NearPointToPointTest : public PointToPointTest {
  protected:

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "base/status.h"
 
@@ -41,14 +42,17 @@ static_assert(sizeof(Message) == 40);
 // P2pConnections carry messages about sends and receives, and the tensors,
 // between this rank and its peers: in both directions and, for each peer, in
 // order. One thread, the progress thread, moves what cannot be moved at once,
-// for all peers. It starts at the first Open or Run. Thread-safe.
+// for all peers. It starts at the first Open or Run, or when a peer connects:
+// messages are taken at once, so that a rank may leave after its sends.
+// Thread-safe.
 class P2pConnections {
  public:
   // Called by the progress thread, without locks.
   struct Callbacks {
     // A message came. The payload is valid until the call returns; that of
     // kTensor is where find_memory said.
-    std::function<void(int peer, const Message&, const std::byte* payload)>
+    std::function<void(int peer, const Message&,
+                       std::span<const std::byte> payload)>
         received;
     // Returns the memory for the payload of a kTensor message, or null if no
     // tensor of `bytes` is awaited. `received` ends the use of the memory.
@@ -61,7 +65,7 @@ class P2pConnections {
 
   virtual ~P2pConnections() = default;
 
-  // Call it first.
+  // Call it first, before a peer can send anything.
   virtual void SetCallbacks(Callbacks callbacks) = 0;
 
   // Connects to `peer`. Does not block: messages posted before the connection

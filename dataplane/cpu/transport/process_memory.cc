@@ -84,6 +84,19 @@ Status BadOwnMemory(int rank, const void* data, size_t bytes) {
                        : unreadable);
 }
 
+bool CopyIfValid(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return true;
+  const iovec local = {to, bytes};
+  const iovec remote = {const_cast<void*>(from), bytes};
+  const ssize_t copied =
+      process_vm_readv(getpid(), &local, 1, &remote, 1, /*flags=*/0);
+  if (copied >= 0 || errno == EFAULT) {
+    return copied == static_cast<ssize_t>(bytes);
+  }
+  std::memcpy(to, from, bytes);
+  return true;
+}
+
 bool CanBeRead(const void* data, size_t bytes) {
   auto* const first = static_cast<std::byte*>(const_cast<void*>(data));
   std::byte ends[2];

@@ -66,6 +66,11 @@ class PeerMemory {
 // memory. Checks the first and the last byte.
 bool CanBeRead(const void* data, size_t bytes);
 
+// Copies `bytes` within this process. False if they cannot be written to `to`.
+// (Where the system does not allow process_vm_readv(2), invalid memory ends the
+// process instead.)
+bool CopyIfValid(void* to, const void* from, size_t bytes);
+
 // kInvalidArgument: rank `rank`, the culprit, has given a collective memory
 // that cannot be used.
 Status BadMemory(int rank, absl::string_view why);

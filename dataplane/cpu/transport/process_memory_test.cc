@@ -119,5 +119,14 @@ TEST(PeerMemoryTest, APeerThatIsGoneIsTheReasonWhyItIsNotRead) {
   EXPECT_EQ(memory.WhyUnread(3, 7, ToAddress(&byte), &byte, 1), OkStatus());
 }
 
+TEST(ProcessMemoryTest, CopiesToValidMemoryAlone) {
+  const std::string from = "bytes";
+  std::string to(from.size(), ' ');
+  EXPECT_TRUE(CopyIfValid(to.data(), from.data(), from.size()));
+  EXPECT_EQ(to, from);
+  EXPECT_FALSE(CopyIfValid(nullptr, from.data(), from.size()));
+  EXPECT_TRUE(CopyIfValid(nullptr, from.data(), 0));
+}
+
 }  // namespace
 }  // namespace muster::dataplane::cpu

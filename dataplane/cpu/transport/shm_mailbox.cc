@@ -99,9 +99,9 @@ bool ShmMailbox::Put(int rank, const Message& message, const void* payload,
 }
 
 bool ShmMailbox::Take(
-    int rank,
-    absl::FunctionRef<void(const Message& message, const std::byte* payload)>
-        receive) {
+    int rank, absl::FunctionRef<void(const Message& message,
+                                     std::span<const std::byte> payload)>
+                  receive) {
   const int place = *places_[rank];
   Peer& peer = peers_[place];
   std::byte* const ring = GetRing(own_, place);
@@ -116,7 +116,8 @@ bool ShmMailbox::Take(
     } else {
       has_come = true;
       receive(record.message,
-              reinterpret_cast<const std::byte*>(&record) + sizeof(Record));
+              {reinterpret_cast<const std::byte*>(&record) + sizeof(Record),
+               size - sizeof(Record)});
       taken += size;
     }
     peer.taken.store(taken, std::memory_order_relaxed);

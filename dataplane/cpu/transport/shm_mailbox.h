@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -79,11 +80,12 @@ class ShmMailbox {
   bool Put(int rank, const Message& message, const void* payload, size_t bytes);
 
   // Calls `receive` for each message that has come from `rank`, in order. The
-  // payload is valid until `receive` returns. False if none has come.
-  bool Take(
-      int rank,
-      absl::FunctionRef<void(const Message& message, const std::byte* payload)>
-          receive);
+  // payload, to the end of its cache line, is valid until `receive` returns.
+  // False if none has come.
+  bool Take(int rank,
+            absl::FunctionRef<void(const Message& message,
+                                   std::span<const std::byte> payload)>
+                receive);
 
   // A cheap check whether a message may have come. It may be wrong in both
   // directions while another thread takes messages.

@@ -1,7 +1,10 @@
 #include "dataplane/cpu/transport/tcp_p2p_connections.h"
 
+#include <linux/sockios.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -14,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/exception_guard.h"
 #include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
@@ -24,6 +29,9 @@ namespace {
 // The bytes that one connection moves before the next one's turn.
 constexpr size_t kTurnBytes = 1 << 20;
 
+// The period in milliseconds of checks for the reason why a peer has gone.
+constexpr int kEndingPeriod = 5;
+
 // Marks the event of the eventfd.
 constexpr uint32_t kWoken = UINT32_MAX;
 
@@ -31,21 +39,42 @@ constexpr uint32_t kWoken = UINT32_MAX;
   throw std::system_error(errno, std::generic_category(), what);
 }
 
+// Drops all bytes that have come. Returns true if the peer has closed the
+// connection, or has everything that this rank sent. Unread bytes would reset
+// the connection, and so would bytes that come after it is closed: then the
+// peer would lose what this rank sent last.
+bool HasArrived(int socket) {
+  std::array<std::byte, 4096> rest;
+  ssize_t got = 0;
+  do {
+    got = recv(socket, rest.data(), rest.size(), MSG_DONTWAIT);
+  } while (got > 0);
+  if (got == 0 || !IsTemporary(errno)) return true;
+  int unsent = 0;
+  return ioctl(socket, SIOCOUTQ, &unsent) != 0 || unsent == 0;
+}
+
 }  // namespace
 
 TcpP2pConnections::TcpP2pConnections(int rank, int world_size,
-                                     const Listener& listener, Gone gone)
+                                     const Listener& listener,
+                                     FindGone find_gone)
     : rank_(rank),
       listener_(listener),
-      gone_(std::move(gone)),
+      find_gone_(std::move(find_gone)),
       incoming_(world_size),
       connections_(world_size) {}
 
 TcpP2pConnections::~TcpP2pConnections() {
-  Close();
+  Close(Instant::min());
   MutexLock lock(mutex_);
   if (woken_ >= 0) ::close(woken_);
   if (poll_ >= 0) ::close(poll_);
+}
+
+void TcpP2pConnections::SetCallbacks(Callbacks callbacks) {
+  MutexLock lock(mutex_);
+  callbacks_ = std::move(callbacks);
 }
 
 void TcpP2pConnections::EnsureThread() {
@@ -83,11 +112,9 @@ void TcpP2pConnections::Watch(int peer) {
 void TcpP2pConnections::Open(int peer) {
   MutexLock lock(mutex_);
   Connection& connection = connections_[peer];
-  if (connection.is_wanted || is_stopping_) return;
+  if (connection.phase != Phase::kNone || is_stopping_) return;
   EnsureThread();
-  connection.is_wanted = true;
-  if (connection.phase == Phase::kNone) Connect(peer);
-  if (connection.phase == Phase::kOpen) Watch(peer);
+  Connect(peer);
 }
 
 void TcpP2pConnections::Connect(int peer) {
@@ -139,7 +166,12 @@ void TcpP2pConnections::Take(
                        connection.phase == Phase::kOffered;
   const bool is_new = connection.phase == Phase::kNone ||
                       connection.phase == Phase::kAwaited || crosses;
-  if (is_stopping_ || !is_new) return tell(Listener::Reply::kRefused);
+  const bool can_take = is_new && !is_stopping_ &&
+                        Guarded([&]() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                          EnsureThread();
+                          return OkStatus();
+                        }).ok();
+  if (!can_take) return tell(Listener::Reply::kRefused);
   // If two offers cross, that of the lower rank is taken.
   if (crosses && rank_ < peer) return tell(Listener::Reply::kNotNeeded);
   if (connection.socket >= 0) ::close(connection.socket);
@@ -148,7 +180,7 @@ void TcpP2pConnections::Take(
   connection.phase = Phase::kOpen;
   // Send the reply before anything else uses the connection.
   tell(Listener::Reply::kTaken);
-  if (connection.is_wanted) Watch(peer);
+  Watch(peer);
 }
 
 void TcpP2pConnections::End(int peer, const Status& failure) {
@@ -221,17 +253,24 @@ void TcpP2pConnections::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-void TcpP2pConnections::Close() {
+void TcpP2pConnections::Close(Instant deadline) {
   MutexLock lock(mutex_);
+  std::vector<pollfd> left;
   for (Connection& connection : connections_) {
     if (connection.socket < 0) continue;
-    // Unread bytes would reset the connection, and what this rank has sent last
-    // would be lost.
-    std::array<std::byte, 4096> rest;
-    while (recv(connection.socket, rest.data(), rest.size(), MSG_DONTWAIT) >
-           0) {
-    }
-    ::close(std::exchange(connection.socket, -1));
+    // The peer closes its end when it has read everything.
+    shutdown(connection.socket, SHUT_WR);
+    left.push_back({std::exchange(connection.socket, -1), POLLIN, 0});
+  }
+  for (;;) {
+    std::erase_if(left, [&](const pollfd& one) {
+      if (!HasArrived(one.fd) && Clock::now() < deadline) return false;
+      ::close(one.fd);
+      return true;
+    });
+    if (left.empty()) return;
+    // No event says that bytes have arrived.
+    poll(left.data(), left.size(), /*timeout=*/1);
   }
 }
 
@@ -276,10 +315,10 @@ void TcpP2pConnections::RunProgressThread(int poll) {
   std::array<epoll_event, 64> events;
   for (;;) {
     const bool has_steps = RunSteps();
-    TellEnded();
+    const int period = TellEnded() ? kEndingPeriod : -1;
     const int count =
         epoll_wait(poll, events.data(), static_cast<int>(events.size()),
-                   has_steps ? 0 : -1);
+                   has_steps ? 0 : period);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u32 != kWoken) {
         Advance(static_cast<int>(events[i].data.u32));
@@ -307,20 +346,24 @@ bool TcpP2pConnections::RunSteps() {
   return !steps_.empty();
 }
 
-void TcpP2pConnections::TellEnded() {
-  std::vector<std::pair<int, Status>> ended;
+bool TcpP2pConnections::TellEnded() {
   {
     MutexLock lock(mutex_);
     for (const int peer : std::exchange(ended_, {})) {
       Connection& connection = connections_[peer];
       if (connection.socket >= 0) ::close(std::exchange(connection.socket, -1));
-      ended.emplace_back(peer, connection.failure);
+      endings_.push_back({peer, connection.failure, Clock::now()});
     }
   }
-  for (const auto& [peer, failure] : ended) {
+  std::erase_if(endings_, [this](const Ending& ending) {
+    const Status& failure = ending.failure;
     const bool is_of_peer = failure.ok() || IsUnavailable(failure);
-    callbacks_.ended(peer, is_of_peer ? gone_(peer, failure) : failure);
-  }
+    const std::optional<Status> how =
+        is_of_peer ? find_gone_(ending.peer, failure, ending.since) : failure;
+    if (how.has_value()) callbacks_.ended(ending.peer, *how);
+    return how.has_value();
+  });
+  return !endings_.empty();
 }
 
 void TcpP2pConnections::Advance(int peer) {
@@ -389,7 +432,26 @@ void TcpP2pConnections::FinishTensor(int peer) {
   Incoming& incoming = incoming_[peer];
   if (incoming.tensor_bytes > 0) return;
   incoming.tensor = nullptr;
-  callbacks_.received(peer, incoming.message, nullptr);
+  callbacks_.received(peer, incoming.message, {});
+}
+
+std::optional<size_t> TcpP2pConnections::BeginTensor(
+    int peer, const Head& head, std::span<const std::byte> here) {
+  Incoming& incoming = incoming_[peer];
+  auto* const tensor = static_cast<std::byte*>(
+      callbacks_.find_memory(peer, head.message, head.payload_bytes));
+  if (tensor == nullptr) return std::nullopt;
+  const size_t bytes = std::min<size_t>(here.size(), head.payload_bytes);
+  if (!CopyIfValid(tensor, here.data(), bytes)) {
+    MutexLock lock(mutex_);
+    End(peer, BadOwnMemory(rank_, tensor, head.payload_bytes));
+    return std::nullopt;
+  }
+  incoming.message = head.message;
+  incoming.tensor = tensor + bytes;
+  incoming.tensor_bytes = head.payload_bytes - bytes;
+  FinishTensor(peer);
+  return bytes;
 }
 
 TcpP2pConnections::Progress TcpP2pConnections::Interpret(int peer) {
@@ -402,24 +464,16 @@ TcpP2pConnections::Progress TcpP2pConnections::Interpret(int peer) {
     std::memcpy(&head, next, sizeof(head));
     const std::byte* const payload = next + sizeof(head);
     if (head.message.type == Message::kTensor) {
-      next = payload;
-      incoming.message = head.message;
-      incoming.tensor_bytes = head.payload_bytes;
-      incoming.tensor = static_cast<std::byte*>(
-          callbacks_.find_memory(peer, head.message, head.payload_bytes));
-      if (incoming.tensor == nullptr) return Progress::kEnded;
-      const size_t here = std::min(bytes_left(), incoming.tensor_bytes);
-      std::memcpy(incoming.tensor, next, here);
-      next += here;
-      incoming.tensor += here;
-      incoming.tensor_bytes -= here;
-      FinishTensor(peer);
+      const std::optional<size_t> taken =
+          BeginTensor(peer, head, {payload, end});
+      if (!taken.has_value()) return Progress::kEnded;
+      next = payload + *taken;
       continue;
     }
     if (head.payload_bytes > kMessagePayloadBytesMax) return Progress::kEnded;
     if (bytes_left() < sizeof(head) + head.payload_bytes) break;
     next = payload + head.payload_bytes;
-    callbacks_.received(peer, head.message, payload);
+    callbacks_.received(peer, head.message, {payload, next});
   }
   const size_t rest = bytes_left();
   std::memmove(incoming.inbox.data(), next, rest);

@@ -6,10 +6,13 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
@@ -23,21 +26,21 @@ namespace muster::dataplane::cpu {
 // posts it if its connection takes it at once.
 class TcpP2pConnections : public P2pConnections {
  public:
-  // `gone` returns the error of a peer whose connection has ended, with
-  // `failure` if that is known; it may wait for the peer's goodbye. The owner
-  // has `listener` call Take.
-  using Gone = std::function<Status(int peer, const Status& failure)>;
+  // Returns the error of a peer whose connection ended at `since`, with
+  // `failure` if that is known; nullopt if the reason is not known yet: it is
+  // called again. Does not block.
+  using FindGone = std::function<std::optional<Status>(
+      int peer, const Status& failure, Instant since)>;
+  // The owner has `listener` call Take.
   TcpP2pConnections(int rank, int world_size, const Listener& listener,
-                    Gone gone);
+                    FindGone find_gone);
   // Destroy it after Join.
   ~TcpP2pConnections() override;
 
   TcpP2pConnections(const TcpP2pConnections&) = delete;
   TcpP2pConnections& operator=(const TcpP2pConnections&) = delete;
 
-  void SetCallbacks(Callbacks callbacks) override {
-    callbacks_ = std::move(callbacks);
-  }
+  void SetCallbacks(Callbacks callbacks) override;
   void Open(int peer) override;
   bool Post(int peer, const Message& message, const void* payload, size_t bytes,
             uint64_t ticket) override;
@@ -53,9 +56,10 @@ class TcpP2pConnections : public P2pConnections {
   // Ends the work of the progress thread. Does not block.
   void Abort();
 
-  // Closes all connections. Call it after Join; Take must not run meanwhile or
-  // later.
-  void Close();
+  // Closes all connections, those over which everything has arrived at once,
+  // the others by `deadline`. Call it after Join; Take must not run meanwhile
+  // or later.
+  void Close(Instant deadline);
 
  private:
   // Precedes each payload.
@@ -86,8 +90,6 @@ class TcpP2pConnections : public P2pConnections {
   struct Connection {
     Phase phase = Phase::kNone;
     int socket = -1;
-    // Open was called.
-    bool is_wanted = false;
     int attempts = 0;
     // The peer reads nothing any more. Its messages may still come.
     bool is_cut = false;
@@ -105,6 +107,13 @@ class TcpP2pConnections : public P2pConnections {
     std::byte* tensor = nullptr;
     size_t tensor_bytes = 0;
     Message message = {};
+  };
+
+  // A connection that has ended, until its reason is known.
+  struct Ending {
+    int peer;
+    Status failure;
+    Instant since;
   };
 
   enum class Progress { kMoved, kNothing, kEnded };
@@ -134,16 +143,24 @@ class TcpP2pConnections : public P2pConnections {
   void FinishTensor(int peer);
   // Handles the messages in the inbox. kEnded: the peer sent something else.
   Progress Interpret(int peer);
-  void TellEnded();
+  // Begins to receive the payload of `head`, whose first bytes are `here`.
+  // Returns the number of bytes taken; nullopt if the connection has ended.
+  std::optional<size_t> BeginTensor(int peer, const Head& head,
+                                    std::span<const std::byte> here);
+  // Closes the connections that have ended and calls `ended` for those whose
+  // reason is known. Returns whether some remain.
+  bool TellEnded();
 
   const int rank_;
   const Listener& listener_;
-  const Gone gone_;
+  const FindGone find_gone_;
   // Constant after SetCallbacks.
   Callbacks callbacks_;
 
   // By rank.
   std::vector<Incoming> incoming_;
+  // Used only by the progress thread.
+  std::vector<Ending> endings_;
 
   Mutex mutex_;
   bool is_stopping_ MUSTER_GUARDED_BY(mutex_) = false;

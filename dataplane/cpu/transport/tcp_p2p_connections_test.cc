@@ -4,14 +4,18 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
@@ -36,26 +40,29 @@ class TcpP2pConnectionsTest : public ::testing::Test {
   struct Rank {
     explicit Rank(int rank)
         : listener(rank, 2),
-          connections(rank, 2, listener, [](int peer, const Status& failure) {
-            if (!failure.ok()) return failure;
-            return UnavailableError(absl::StrCat("rank ", peer, " is gone"));
-          }) {
+          connections(rank, 2, listener,
+                      [this](int peer, const Status& failure,
+                             Instant) -> std::optional<Status> {
+                        if (!knows_goodbyes) return std::nullopt;
+                        if (!failure.ok()) return failure;
+                        return UnavailableError(
+                            absl::StrCat("rank ", peer, " is gone"));
+                      }) {
       address =
           *listener.Listen(*ChooseAddress({.local_address = "127.0.0.1"}));
       connections.SetCallbacks(
           {.received =
-               [this](int, const Message& message, const std::byte* payload) {
+               [this](int, const Message& message,
+                      std::span<const std::byte> payload) {
                  MutexLock lock(mutex);
-                 came.push_back(
-                     {message,
-                      payload == nullptr
-                          ? std::string()
-                          : std::string(reinterpret_cast<const char*>(payload),
-                                        message.count)});
+                 came.push_back({message,
+                                 {reinterpret_cast<const char*>(payload.data()),
+                                  payload.size()}});
                  changed.NotifyAll();
                },
            .find_memory = [this](int, const Message&, size_t bytes) -> void* {
-             return bytes == tensor.size() ? tensor.data() : nullptr;
+             if (bytes == tensor.size()) return tensor.data();
+             return invalid_memory;
            },
            .sent =
                [this](int, uint64_t ticket) {
@@ -85,6 +92,10 @@ class TcpP2pConnectionsTest : public ::testing::Test {
       while (came.size() <= number) changed.Wait(mutex);
       return came[number];
     }
+    Status GetEnd() {
+      MutexLock lock(mutex);
+      return ended;
+    }
     Status AwaitEnd() {
       MutexLock lock(mutex);
       while (ended.ok()) changed.Wait(mutex);
@@ -102,6 +113,8 @@ class TcpP2pConnectionsTest : public ::testing::Test {
     std::vector<uint64_t> sent MUSTER_GUARDED_BY(mutex);
     Status ended MUSTER_GUARDED_BY(mutex);
     std::string tensor;
+    void* invalid_memory = nullptr;
+    std::atomic<bool> knows_goodbyes{true};
 
     Listener listener;
     TcpP2pConnections connections;
@@ -238,7 +251,7 @@ TEST_F(TcpP2pConnectionsTest, WhatAPeerSentBeforeItWentArrives) {
   // Unread bytes at the peer do not keep its own from arriving.
   ranks_[1].connections.Join();
   EXPECT_TRUE(Post(0, "unread"));
-  ranks_[1].connections.Close();
+  ranks_[1].connections.Close(Instant::min());
   EXPECT_EQ(ranks_[0].AwaitEnd(), UnavailableError("rank 1 is gone"));
   EXPECT_EQ(ranks_[0].AwaitMessage(6).payload, std::string(32 << 10, 'x'));
 }
@@ -251,6 +264,49 @@ TEST_F(TcpP2pConnectionsTest, MemoryThatIsNotThereIsNamed) {
   const Status ended = ranks_[0].AwaitEnd();
   EXPECT_EQ(ended.code(), StatusCode::kInvalidArgument) << ended;
   EXPECT_EQ(CulpritRank(ended), 0);
+}
+
+TEST_F(TcpP2pConnectionsTest, MemoryOfAReceiverThatIsNotThereIsNamed) {
+  OpenBoth();
+  // No page is mapped there.
+  ranks_[1].invalid_memory = reinterpret_cast<void*>(64);  // NOLINT
+  const std::string tensor(64, 't');
+  PostTensor(0, tensor);
+  const Status ended = ranks_[1].AwaitEnd();
+  EXPECT_EQ(ended.code(), StatusCode::kInvalidArgument) << ended;
+  EXPECT_EQ(CulpritRank(ended), 1);
+}
+
+TEST_F(TcpP2pConnectionsTest, OtherWorkGoesOnUntilTheEndOfAPeerIsExplained) {
+  OpenBoth();
+  Post(1, "first");
+  ranks_[0].AwaitMessage(0);
+  ranks_[0].knows_goodbyes = false;
+  ranks_[1].connections.Join();
+  ranks_[1].connections.Close(Instant::min());
+  std::promise<void> called;
+  ranks_[0].connections.Run([&, calls = 0]() mutable {
+    if (++calls < 1000) return false;
+    called.set_value();
+    return true;
+  });
+  called.get_future().wait();
+  EXPECT_EQ(ranks_[0].GetEnd(), OkStatus());
+  ranks_[0].knows_goodbyes = true;
+  EXPECT_EQ(ranks_[0].AwaitEnd(), UnavailableError("rank 1 is gone"));
+}
+
+TEST_F(TcpP2pConnectionsTest, PeersThatHaveNotOpenedTakeMessages) {
+  Serve(1);
+  ranks_[0].connections.Open(1);
+  size_t queued = 0;
+  for (int i = 0; i < 64; ++i) {
+    if (!Post(0, std::string(32 << 10, 'x'), /*ticket=*/1)) ++queued;
+  }
+  ranks_[0].AwaitSent(queued);
+  ranks_[0].connections.Join();
+  ranks_[0].connections.Close(Instant::max());
+  EXPECT_EQ(ranks_[1].AwaitMessage(63).payload, std::string(32 << 10, 'x'));
 }
 
 TEST_F(TcpP2pConnectionsTest, AStepIsCalledUntilItIsOver) {

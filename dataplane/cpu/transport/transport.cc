@@ -29,7 +29,8 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// The limit for the end of a peer to show on all connections after the first.
+// The limit for the end of a peer to show on all connections after the first,
+// and for this rank's last messages to arrive.
 constexpr std::chrono::milliseconds kClosing = std::chrono::seconds(5);
 
 class TcpTransport;
@@ -67,10 +68,11 @@ class TcpTransport : public Transport {
       : Transport(options.rank, options.world_size),
         listener_(options.rank, options.world_size),
         connections_(options.rank, options.world_size),
-        p2p_connections_(options.rank, options.world_size, listener_,
-                         [this](int peer, const Status& failure) {
-                           return Gone(peer, /*quiet=*/true, failure);
-                         }),
+        p2p_connections_(
+            options.rank, options.world_size, listener_,
+            [this](int peer, const Status& failure, Instant since) {
+              return FindGone(peer, failure, since);
+            }),
         control_connections_(options.world_size),
         how_gone_(options.world_size) {}
   ~TcpTransport() override { listener_.Stop(); }
@@ -88,9 +90,7 @@ class TcpTransport : public Transport {
   void Abort(const Status& cause) override;
   Status abort_cause() const override;
   Status CheckPeers() override;
-  Status Gone(int peer) override {
-    return Gone(peer, /*quiet=*/false, OkStatus());
-  }
+  Status Gone(int peer) override;
   void Close(const Status& goodbye) override;
 
  private:
@@ -104,10 +104,14 @@ class TcpTransport : public Transport {
   void Look(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   void NoteGone(int peer, const ControlConnections::End& end)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
-  // The error of `peer`, one of whose connections has just ended, with
-  // `failure` if that is known. `quiet`: a wait of sends and receives, which
-  // does not show in waiting_for().
-  Status Gone(int peer, bool quiet, const Status& failure);
+  // See TcpP2pConnections.
+  std::optional<Status> FindGone(int peer, const Status& failure,
+                                 Instant since);
+  // The error of `peer`, one of whose connections has ended, with `failure` if
+  // that is known. `end`: that of its control connection, if it has ended.
+  Status MakeGoneError(int peer,
+                       const std::optional<ControlConnections::End>& end,
+                       const Status& failure);
 
   // The listener's thread, which uses p2p_connections_, ends before the
   // destruction of these.
@@ -145,7 +149,7 @@ Status TcpTransport::OnConnection(int peer, Function&& function) {
       break;
   }
   if (!connections_.bad_memory().ok()) return connections_.bad_memory();
-  return Gone(connections_.broken_peer(), /*quiet=*/false, OkStatus());
+  return Gone(connections_.broken_peer());
 }
 
 uint64_t TcpBuffer::Take(std::deque<Posted>& posted, int peer) {
@@ -278,14 +282,28 @@ void TcpTransport::Look(int peer) {
   if (end.has_value()) NoteGone(peer, *end);
 }
 
-Status TcpTransport::Gone(int peer, bool quiet, const Status& failure) {
+Status TcpTransport::Gone(int peer) {
   // A deadline that passes meanwhile then names this peer.
-  if (!quiet) waiting_for_.store(peer);
-  Status aborted = abort_cause();
+  waiting_for_.store(peer);
+  const Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   const std::optional<ControlConnections::End> end =
       control_connections_.AwaitEnd(peer, Clock::now() + kClosing);
-  aborted = abort_cause();
+  return MakeGoneError(peer, end, OkStatus());
+}
+
+std::optional<Status> TcpTransport::FindGone(int peer, const Status& failure,
+                                             Instant since) {
+  const std::optional<ControlConnections::End> end =
+      control_connections_.Look(peer);
+  if (!end.has_value() && Clock::now() < since + kClosing) return std::nullopt;
+  return MakeGoneError(peer, end, failure);
+}
+
+Status TcpTransport::MakeGoneError(
+    int peer, const std::optional<ControlConnections::End>& end,
+    const Status& failure) {
+  const Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   // A peer that went earlier may be the reason why this one went.
   Status first = CheckPeers();
@@ -316,7 +334,9 @@ void TcpTransport::Close(const Status& goodbye) {
   // Send the goodbyes first: a peer that sees another connection end reads
   // them.
   control_connections_.Close(EncodeGoodbye(goodbye));
-  p2p_connections_.Close();
+  // Sends that are complete must arrive if this rank leaves in peace.
+  p2p_connections_.Close(IsCancelled(goodbye) ? Clock::now() + kClosing
+                                              : Instant::min());
   connections_.Close();
 }
 
