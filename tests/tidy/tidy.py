@@ -70,7 +70,7 @@ LIBRARIES = [
     (r"prometheus/", r"^(coordinator/server/ops|client/telemetry)/metrics\.cc$"),
     (r"httplib\.h", r"^base/http_server\.cc$|"
      r"^client/tools/diagnose/fetch\.cc$|.*_test\.cc$"),
-    (r"gloo/", r"^tests/bench/gloo_peer\.cc$"),
+    (r"gloo/", r"^(dataplane/gloo/.*|tests/bench/gloo_peer\.cc)$"),
     (r"mpi\.h", r"^(dataplane/mpi/.*|tests/bench/mpi_peer\.cc)$"),
     (r"openssl/", r"^(coordinator/server/auth/(credentials|handshake_peer|tokens)|"
      r"client/control/channel_security)\.cc$"),

@@ -17,6 +17,7 @@
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/engine/multi_interface_backend.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "dataplane/gloo/gloo_transport.h"
 #include "dataplane/reduction.h"
 #include "glog/logging.h"
 
@@ -126,6 +127,23 @@ Status CheckEnvironment() {
   return FindForcedAlgorithm(Medium::kConnections).status();
 }
 
+// Connects the transport that the environment names.
+StatusOr<std::unique_ptr<Transport>> Connect(absl::string_view backend,
+                                             const BackendOptions& options) {
+  constexpr char kTransport[] = "MUSTER_CPU_TRANSPORT";
+  const char* const variable = std::getenv(kTransport);
+  const absl::string_view name = variable == nullptr ? "" : variable;
+  if (!Tuning::Loaded().ok()) return Tuning::Loaded().status();
+  const uint64_t tuning = Tuning::Loaded()->digest();
+  if (name.empty() || name == "tcp") {
+    return Transport::Connect(backend, options, {.tuning = tuning});
+  }
+  if (name == "gloo") return ConnectGloo(backend, options, tuning);
+  return InvalidArgumentError(absl::StrCat("environment variable ", kTransport,
+                                           " must be tcp or gloo but was ",
+                                           base::Quote(name)));
+}
+
 // Waits until all ranks are connected. A rank is connected when its peers have
 // opened their sockets; no rank may leave before all have come that far.
 Status Meet(const BackendOptions& options, Engine& engine) {
@@ -143,9 +161,7 @@ Status Meet(const BackendOptions& options, Engine& engine) {
 StatusOr<std::shared_ptr<Engine>> JoinGroup(absl::string_view name,
                                             const BackendOptions& options) {
   if (Status bad = CheckEnvironment(); !bad.ok()) return bad;
-  if (!Tuning::Loaded().ok()) return Tuning::Loaded().status();
-  StatusOr<std::unique_ptr<Transport>> transport =
-      Transport::Connect(name, options, Tuning::Loaded()->digest());
+  StatusOr<std::unique_ptr<Transport>> transport = Connect(name, options);
   if (!transport.ok()) return transport.status();
   auto engine =
       std::make_shared<Engine>(options.group_name, *std::move(transport));

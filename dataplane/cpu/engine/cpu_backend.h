@@ -12,8 +12,7 @@
 
 namespace muster::dataplane {
 
-// Makes the gloo backend: CPU tensors over TCP, with Gloo as a transport. See
-// CreateBackend.
+// Makes the gloo backend: CPU tensors over a transport. See CreateBackend.
 StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options);
 

@@ -36,6 +36,7 @@ struct Head {
   uint64_t nonce = 0;
   uint64_t tuning = 0;
   char backend[8] = {};
+  char transport[8] = {};
 };
 
 Status Unreadable(const std::string& value, int world_size) {
@@ -69,6 +70,7 @@ std::string EncodeAddress(const RankAddress& address, int world_size) {
                .nonce = address.nonce,
                .tuning = address.tuning};
   address.backend.copy(head.backend, sizeof(head.backend));
+  address.transport.copy(head.transport, sizeof(head.transport));
   std::string value(reinterpret_cast<const char*>(&head), sizeof(head));
   value.append(address.socket.data(), AddressSize(address.socket));
   return value;
@@ -85,6 +87,8 @@ StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size) {
       .nonce = head.nonce,
       .backend = std::string(head.backend,
                              strnlen(head.backend, sizeof(head.backend))),
+      .transport = std::string(head.transport,
+                               strnlen(head.transport, sizeof(head.transport))),
       .interfaces = 1 + head.more_interfaces,
       .tuning = head.tuning};
   if (head.layout != kLayout || head.world_size != world_size ||
@@ -147,6 +151,15 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
           "rank ", peers[i], " has backend ", base::Quote(decoded->backend),
           ", rank ", options.rank, " ", base::Quote(own.backend),
           ": the ranks of a group must have the same"));
+      SetCulpritRank(status, peers[i]);
+      return status;
+    }
+    if (decoded->transport != own.transport) {
+      Status status = InvalidArgumentError(absl::StrCat(
+          "rank ", peers[i], " has transport ", base::Quote(decoded->transport),
+          ", rank ", options.rank, " ", base::Quote(own.transport),
+          ": MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "
+          "on every rank"));
       SetCulpritRank(status, peers[i]);
       return status;
     }

@@ -25,6 +25,8 @@ struct RankAddress {
   // The backend's name, at most 8 letters. All backends that use these
   // connections publish under the same keys, so each rank compares the names.
   std::string backend = "gloo";
+  // The name of the transport, at most 8 letters: "tcp", "gloo".
+  std::string transport = "tcp";
   // The number of network interfaces that the rank uses. Each has its own
   // connections.
   int interfaces = 1;
@@ -40,7 +42,7 @@ StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size);
 
 // Publishes `own` and returns the peers' addresses by rank; this rank's entry
 // is empty. Makes one Set and one Get. Errors name the ranks that did not come,
-// or a rank with another backend or number of interfaces.
+// or a rank with another backend, transport or number of interfaces.
 StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options);
 

@@ -120,7 +120,7 @@ TEST(RendezvousTest, RankOfAnotherWorldSizeIsNamed) {
         address, {.rank = 0, .world_size = 2, .store = store});
     EXPECT_EQ(remote.status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(remote.status().message()),
-              "rank 1: unreadable gloo address of 48 bytes for a group of 2; "
+              "rank 1: unreadable gloo address of 56 bytes for a group of 2; "
               "does every rank run the same version with the same world "
               "size?");
     EXPECT_EQ(CulpritRank(remote.status()), 1);
@@ -153,6 +153,21 @@ TEST(RendezvousTest, RankWithOtherMeasuredRowsIsNamed) {
   EXPECT_EQ(std::string(remote.status().message()),
             "environment variable MUSTER_TUNE_FILE must name a file with the "
             "same rows on every rank: rank 1 has none, rank 0 one (abc)");
+  EXPECT_EQ(CulpritRank(remote.status()), 1);
+}
+
+TEST(RendezvousTest, RankWithAnotherTransportIsNamedWithIt) {
+  const auto store = std::make_shared<testing::InMemoryStore>();
+  RankAddress address = {.socket = Address("10.0.0.3", 1000)};
+  ASSERT_TRUE(store->Set("gloo/1", EncodeAddress(address, 2)).ok());
+  address.transport = "gloo";
+  const auto remote =
+      ExchangeAddresses(address, {.rank = 0, .world_size = 2, .store = store});
+  EXPECT_EQ(remote.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(remote.status().message()),
+            "rank 1 has transport \"tcp\", rank 0 \"gloo\": "
+            "MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "
+            "on every rank");
   EXPECT_EQ(CulpritRank(remote.status()), 1);
 }
 

@@ -78,7 +78,7 @@ class TcpTransport : public Transport {
   ~TcpTransport() override { listener_.Stop(); }
 
   Status Open(absl::string_view backend, const BackendOptions& options,
-              uint64_t tuning);
+              const TransportChoice& choice);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
     return std::make_unique<TcpBuffer>(*this, data);
@@ -191,24 +191,19 @@ Status TcpBuffer::WaitSend(int peer) {
 }
 
 Status TcpTransport::Open(absl::string_view backend,
-                          const BackendOptions& options, uint64_t tuning) {
+                          const BackendOptions& options,
+                          const TransportChoice& choice) {
   StatusOr<AddressBytes> host = ChooseAddress(options);
   if (!host.ok()) return host.status();
   if (world_size() == 1) return OkStatus();
   const std::stop_callback interrupted(options.interruption.token(), [&] {
-    Status why = options.interruption.status();
-    // kCancelled would tell the peers that this rank leaves in peace.
-    if (IsCancelled(why)) {
-      const std::vector<int> culprits = CulpritRanks(why);
-      why = UnavailableError(why.message());
-      SetCulpritRanks(why, culprits);
-    }
-    Abort(why);
+    Abort(ToAbortCause(options.interruption.status()));
   });
   StatusOr<RankAddress> own = listener_.Listen(*std::move(host));
   if (!own.ok()) return own.status();
   own->backend = std::string(backend);
-  own->tuning = tuning;
+  own->transport = choice.name;
+  own->tuning = choice.tuning;
   own->interfaces =
       std::max(1, static_cast<int>(NamedInterfaces(options).size()));
   StatusOr<std::vector<RankAddress>> addresses =
@@ -343,9 +338,10 @@ void TcpTransport::Close(const Status& goodbye) {
 }  // namespace
 
 StatusOr<std::unique_ptr<Transport>> Transport::Connect(
-    absl::string_view backend, const BackendOptions& options, uint64_t tuning) {
+    absl::string_view backend, const BackendOptions& options,
+    const TransportChoice& choice) {
   auto transport = std::make_unique<TcpTransport>(options);
-  Status status = transport->Open(backend, options, tuning);
+  Status status = transport->Open(backend, options, choice);
   if (!status.ok()) {
     return status;
   }

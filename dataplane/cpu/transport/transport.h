@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,14 @@ class Buffer {
   virtual Status WaitSend(int peer) = 0;
 };
 
+// The choices that must be alike on all ranks of a group.
+struct TransportChoice {
+  // A transport of another name may use the TCP one to form its group.
+  std::string name = "tcp";
+  // RankAddress::tuning.
+  uint64_t tuning = 0;
+};
+
 // Transport is one rank's connections to all other ranks of its group: one
 // connection each for collectives, one for a goodbye, and one to each peer with
 // which this rank exchanges sends and receives.
@@ -50,10 +59,10 @@ class Transport {
  public:
   // Joins the group: publishes this rank's address, gets the addresses of the
   // other ranks, and connects to all of them. All must use `backend` and the
-  // same `tuning` (RankAddress). Errors: see CreateBackend.
+  // same `choice`. Errors: see CreateBackend.
   static StatusOr<std::unique_ptr<Transport>> Connect(
       absl::string_view backend, const BackendOptions& options,
-      uint64_t tuning = 0);
+      const TransportChoice& choice = {});
 
   virtual ~Transport() = default;
 

@@ -1,6 +1,7 @@
 #include "dataplane/cpu/transport/transport_errors.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
@@ -14,6 +15,14 @@ Status Prefixed(absl::string_view prefix, const Status& status) {
     result.SetPayload(url, value);
   });
   return result;
+}
+
+Status ToAbortCause(Status why) {
+  if (!IsCancelled(why)) return why;
+  const std::vector<int> culprits = CulpritRanks(why);
+  why = UnavailableError(why.message());
+  SetCulpritRanks(why, culprits);
+  return why;
 }
 
 }  // namespace muster::dataplane::cpu

@@ -10,6 +10,11 @@ namespace muster::dataplane::cpu {
 // is returned unchanged.
 Status Prefixed(absl::string_view prefix, const Status& status);
 
+// The cause with which a transport that is being connected is aborted after an
+// interruption because of `why`. kCancelled would tell the peers that this rank
+// leaves in peace.
+Status ToAbortCause(Status why);
+
 }  // namespace muster::dataplane::cpu
 
 #endif  // MUSTER_DATAPLANE_CPU_TRANSPORT_TRANSPORT_ERRORS_H_
