@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <chrono>
 #include <cstdint>
@@ -23,16 +22,10 @@ using cpu::Futex;
 using cpu::kQuickSpins;
 using cpu::Relax;
 
-// After so many spins a rank announces its processor, so that others do not use
-// an old one. Most waits are shorter.
-constexpr int kSpinsUntilWhere = 8;
-
 // If processors are fewer than ranks: the number of yields per round before a
 // waiter calls waits_for_, which takes as long as a yield. One is mostly
-// enough. But one wait in so many is a long one from the start, because ranks
-// move to better processors in long waits.
+// enough.
 constexpr int kQuickYields = 2;
-constexpr uint64_t kWaitsPerLongOne = 64;
 
 // The total size of a group's rings, within the bounds of each. Rings larger
 // than kRingBytesMax were no faster.
@@ -191,17 +184,13 @@ RoundBuffer::WaitResult RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
       if (round == round_) AskForMore(GetSlot(peer));
       return WaitResult::kDone;
     }
-    if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields_ = kQuickYields;
-    if (traits_.is_crowded) {
-      if (IsWantedHere(round)) {
-        const Clock::time_point now = Clock::now();
-        if (yields_ == kQuickYields || yielding_.is_paused(now)) break;
-        ++yields_;
-        yielding_.GiveWay(now);
-        continue;
-      }
-    } else if (look == kSpinsUntilWhere) {
-      SayWhere(sched_getcpu());
+    if (look == 0) ++waits_;
+    if (traits_.is_crowded && IsWantedHere(round)) {
+      const Clock::time_point now = Clock::now();
+      if (yields_ == kQuickYields || yielding_.is_paused(now)) break;
+      ++yields_;
+      yielding_.GiveWay(now);
+      continue;
     }
     Relax();
   }
@@ -247,9 +236,15 @@ RoundBuffer::WaitResult RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
   WaitResult outcome = WaitResult::kDone;
   const Clock::time_point began = Clock::now();
   Clock::time_point until = began + spin_budget_.value();
-  // Ranks that need this processor get it sooner if this rank sleeps.
-  if (traits_.is_crowded && yielding_.is_paused(began)) until = began;
-  if (began >= next_move_) Spread(peer);
+  SayWhere(sched_getcpu());
+  if (yielding_.is_paused(began)) {
+    if (traits_.is_crowded) {
+      // Ranks that need this processor get it sooner if this rank sleeps.
+      until = began;
+    } else if (began >= next_move_) {
+      LeaveProcessorTo(peer);
+    }
+  }
   for (Clock::time_point now = began; now < until;
        now = yielding_.GiveWay(now)) {
     if (!IsOver(peer, round, outcome)) continue;
@@ -267,17 +262,18 @@ RoundBuffer::WaitResult RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
   return outcome;
 }
 
-void RoundBuffer::Spread(int peer) {
-  // Checking takes long, so check rarely.
-  if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
+void RoundBuffer::LeaveProcessorTo(int peer) {
   const int processor = sched_getcpu();
-  SayWhere(processor);
-  if (processor < 0 || processor >= CPU_SETSIZE) return;
-  cpu_set_t taken;
-  const bool is_wanted = traits_.is_crowded ? HasFewer(processor, taken)
-                                            : IsLeftTo(peer, processor, taken);
   cpu_set_t own;
-  if (!is_wanted || sched_getaffinity(0, sizeof(own), &own) != 0) return;
+  if (processor < 0 || GetProcessor(peer) != processor ||
+      sched_getaffinity(0, sizeof(own), &own) != 0) {
+    return;
+  }
+  cpu_set_t taken;
+  CPU_ZERO(&taken);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (GetProcessor(rank) >= 0) CPU_SET(GetProcessor(rank), &taken);
+  }
   // Chosen by rank, so that not all choose the same, and another one next time.
   const int target = FindProcessor(own, taken, rank_ + moves_);
   if (target < 0) return;
@@ -295,36 +291,6 @@ void RoundBuffer::SayWhere(int processor) {
   // Without a store the line stays in the readers' caches.
   if (said.load(std::memory_order_relaxed) == says) return;
   said.store(says, std::memory_order_relaxed);
-}
-
-bool RoundBuffer::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
-  if (GetProcessor(peer) != processor) return false;
-  CPU_ZERO(&taken);
-  for (int rank = 0; rank < world_size_; ++rank) {
-    if (GetProcessor(rank) >= 0) CPU_SET(GetProcessor(rank), &taken);
-  }
-  return true;
-}
-
-bool RoundBuffer::HasFewer(int processor, cpu_set_t& taken) const {
-  std::array<uint16_t, CPU_SETSIZE> ranks = {};
-  for (int rank = 0; rank < world_size_; ++rank) {
-    const int at = GetProcessor(rank);
-    if (at < 0 || at >= CPU_SETSIZE) continue;
-    // Only the first rank there moves.
-    if (at == processor && rank < rank_) return false;
-    ++ranks[at];
-  }
-  cpu_set_t own;
-  if (sched_getaffinity(0, sizeof(own), &own) != 0) return false;
-  int least = processor;
-  for (int at = 0; at < CPU_SETSIZE; ++at) {
-    if (CPU_ISSET(at, &own) && ranks[at] < ranks[least]) least = at;
-  }
-  if (ranks[least] + 1 >= ranks[processor]) return false;
-  std::memset(&taken, 0xff, sizeof(taken));
-  CPU_CLR(least, &taken);
-  return true;
 }
 
 void RoundBuffer::Sleep(int peer, uint64_t round) {

@@ -79,15 +79,15 @@ struct RoundBufferTraits {
 // post is visible after the nap; a rank that posts later sees the mark and
 // wakes the sleeper.
 //
-// Two ranks on one processor alternate on it, which takes ten times as long,
-// and the system may leave them there while other processors are idle. So a
-// rank that waits for a rank last seen waiting on the same processor moves to
-// another processor that it may use, if no rank is there; it announces this
-// first, because otherwise the other rank would move as well. With fewer
-// processors than ranks, the first rank of those that wait on one processor
-// moves to another on which at least two fewer wait. It moves by narrowing the
-// affinity of its thread (sched_setaffinity(2)), and restores the affinity
-// after it has run there.
+// Where ranks run is the system's choice, with one exception. Beside programs
+// that compute on all processors the system may leave two ranks on one, where
+// they alternate. So if yields take long, a rank that waits for a rank last
+// seen waiting on the same processor moves to another processor that it may
+// use, if no rank is there; it announces this first, because otherwise the
+// other rank would move as well. It moves by narrowing the affinity of its
+// thread (sched_setaffinity(2)), and restores the affinity after it has run
+// there. Not with fewer processors than ranks. MEASUREMENTS.md says what this
+// gains.
 //
 // Used by one thread at a time, except for Wake.
 class RoundBuffer {
@@ -291,17 +291,10 @@ class RoundBuffer {
   bool IsWantedHere(uint64_t round);
   // Whether the wait is over, and its `outcome`.
   bool IsOver(int peer, uint64_t round, WaitResult& outcome);
-  // Announces the processor on which it waits for `peer`, and moves to a better
-  // one.
-  void Spread(int peer);
+  // If `peer` waited last on this thread's processor, moves to another one.
+  void LeaveProcessorTo(int peer);
   // Announces that this rank is, or will be, on `processor`.
   void SayWhere(int processor);
-  // Whether `peer` waited on `processor`. Sets `taken` to the processors on
-  // which ranks waited.
-  bool IsLeftTo(int peer, int processor, cpu_set_t& taken) const;
-  // Whether this rank is the first that waited on `processor`, and may use
-  // another on which at least two fewer did. Sets `taken` to all but that one.
-  bool HasFewer(int processor, cpu_set_t& taken) const;
   // The processor that its bell names, or -1.
   int GetProcessor(int rank) const {
     return static_cast<int>(
