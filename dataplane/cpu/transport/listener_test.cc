@@ -375,9 +375,9 @@ TEST_F(ListenerTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
   Silent silent;
   auto rank0 = std::async(std::launch::async,
                           [&] { return Connect(0, std::chrono::seconds(60)); });
+  const int64_t refused = refused_connections.load();
   // More than the backlog.
   for (int i = 0; i < 200; ++i) silent.Add(ConnectStranger());
-  const int64_t refused = refused_connections.load();
   EXPECT_GT(silent.AwaitAtMost(UnprovedConnections::kLimit + 2), 0u);
   EXPECT_GT(refused_connections.load(), refused);
   const auto rank1 = Connect(1, std::chrono::seconds(60));
