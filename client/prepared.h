@@ -27,16 +27,19 @@ class PreparedCollective;
 // the same order. Ranks need not agree on which ones they prepare.
 //
 // The memory of the tensors must stay where it is until this object is
-// destroyed. The group may be destroyed before it; a run then throws what an
-// ordinary call throws. It may be destroyed on any thread, but not while
-// another one is in Run.
+// destroyed and its last Work is complete. The group may be destroyed first; a
+// run then throws what an ordinary call throws. Each run has the timeout of the
+// options. On a rank outside the group a run only warns.
 //
-// It has one run at a time. Run and Start throw DistError (kInvalidArgument),
-// as for a bad argument, while a Run has not returned or a started Work is not
-// complete. With tensors on a CUDA device they do not, because a run comes
-// after the earlier one in the stream.
+// Several threads may use it. It has one run at a time: while a Run has not
+// returned or a started Work is not complete, Run and Start throw DistError
+// (kInvalidArgument). A refused call uses up its number, as one with bad
+// arguments does, so the next collective of the other ranks does not match this
+// rank's. With CUDA tensors a run comes after the earlier one in the stream and
+// is not refused. Destroy it on any thread, but not while another is in Run.
 //
-// Movable; a moved-from object may only be assigned to or destroyed.
+// Movable. A default-constructed or moved-from object may only be assigned to
+// or destroyed.
 class PreparedCollective {
  public:
   PreparedCollective() = default;

@@ -27,7 +27,7 @@ namespace muster::dataplane {
 // changes nothing.
 //
 // Its JSON has the fields of c10d's flight recorder (version "2.10"), so that
-// The meaning of its fields:
+// c10d's tools read it. The meaning of its fields:
 //   state             scheduled: started by the caller; started: the one before
 //                     it in its group is complete, so that it can run;
 //                     completed
@@ -38,8 +38,7 @@ namespace muster::dataplane {
 //   thread_id         the caller's
 //   frames            empty
 //   nccl_comm_state   the state of each NCCL communicator, by its group's name
-//   and
-//                     its own, in the backend's words
+//                     and its own, in the backend's words
 // A failed collective also has "error", and keeps the state that it had.
 class FlightRecorder {
  public:

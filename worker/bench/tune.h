@@ -39,7 +39,8 @@ struct TuneSetting {
   bool is_symmetric = false;
 };
 
-// The first line of a file of rows.
+// The first line of a file of rows; selection.cc of the data plane, which loads
+// it, has the same.
 inline constexpr char kTuneHeader[] = "muster-tune 1\n";
 
 // Makes rows for such a file (README.md). A row has the fastest algorithm for

@@ -28,7 +28,8 @@ constexpr std::optional<bool> kAnyCrowd = std::nullopt;
 constexpr bool kFastReads = true;
 
 constexpr char kTuneVariable[] = "MUSTER_TUNE_FILE";
-// The first line of its file. Change the number with the format.
+// The first line of its file. Change the number with the format, here and in
+// worker/bench/tune.h.
 constexpr absl::string_view kTuneHeader = "muster-tune 1";
 
 // The first matching row counts.

@@ -81,7 +81,7 @@ TEST(SharedMemorySelectionTest, EveryCollectiveHasAnAlgorithmForEverySize) {
   }
 }
 
-TEST(SharedMemorySelectionTest, SmallTensorsAreNotLookedForInSymmetricMemory) {
+TEST(SharedMemorySelectionTest, SmallTensorsDoNotUseSymmetricMemory) {
   for (const CollectiveKind kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast}) {
     EXPECT_NE(Select(kind, Medium::kSymmetricMemory, 64),
@@ -185,7 +185,7 @@ TEST(SharedMemorySelectionTest, ACrowdTakesFewerRounds) {
 }
 
 TEST(SharedMemorySelectionTest,
-     WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
+     AForcedAlgorithmGoesBeforeTheTableIfTheCollectiveHasIt) {
   const auto forced = [](CollectiveKind kind, Algorithm algorithm) {
     return Select(kind, Medium::kSymmetricMemory, 1 << 20, algorithm);
   };

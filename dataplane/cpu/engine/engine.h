@@ -59,10 +59,10 @@ class Shortcut {
 // Start and Enter. Run executes the collective on the calling thread: that
 // saves waking two threads, which takes longer than a small collective. Start
 // hands it to the executor, a thread of the group that the first Start creates.
-// The
-// watchdog, which enforces deadlines and monitors peers, is a task of a thread
-// that all groups share. A group that fails closes its connections before its
-// works complete. Sends and receives do not queue behind collectives.
+// The watchdog, which enforces deadlines and monitors peers, is a task of a
+// thread that all groups share. A group that fails closes its connections
+// before its works complete. Sends and receives do not queue behind
+// collectives.
 class Engine {
  public:
   Engine(std::string group_name, std::unique_ptr<Transport> transport)

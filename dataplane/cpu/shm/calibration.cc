@@ -191,9 +191,11 @@ Calibration KnownCalibration() {
 }
 
 void SetKnownCalibration(const Calibration& known) {
-  known_calibration.store((known.is_known ? kKnown : 0) |
-                          (known.writes_past_caches ? kPastCaches : 0) |
-                          (known.reads_are_fast ? kFastReads : 0));
+  uint8_t unknown = 0;
+  known_calibration.compare_exchange_strong(
+      unknown, (known.is_known ? kKnown : 0) |
+                   (known.writes_past_caches ? kPastCaches : 0) |
+                   (known.reads_are_fast ? kFastReads : 0));
 }
 
 Calibration Calibrate(void* memory, int rank, const cpu::PeerMemory* peer) {

@@ -24,8 +24,8 @@ struct Calibration {
   bool reads_are_fast = false;
 };
 
-// The answer that this process knows from its first calibration, or from its
-// first group. From any thread.
+// The first answer that this process got, from its own calibration or from the
+// first rank of its host; later ones are ignored. From any thread.
 Calibration KnownCalibration();
 void SetKnownCalibration(const Calibration& known);
 

@@ -71,6 +71,7 @@ TEST(AnswersTest, ReadsAreFastOnlyIfClearlyFaster) {
 TEST(AnswersTest, TheFirstAnswerIsKept) {
   EXPECT_FALSE(KnownCalibration().is_known);
   SetKnownCalibration({.is_known = true, .reads_are_fast = true});
+  SetKnownCalibration({.is_known = true, .writes_past_caches = true});
   EXPECT_TRUE(KnownCalibration().is_known);
   EXPECT_FALSE(KnownCalibration().writes_past_caches);
   EXPECT_TRUE(KnownCalibration().reads_are_fast);

@@ -411,7 +411,7 @@ struct HostMemory {
   GroupAgreement::Shared shared;
   // The size of each ring, and that of the round buffer before the mailbox.
   size_t ring_bytes = 0;
-  size_t board_bytes = 0;
+  size_t round_buffer_bytes = 0;
 };
 
 // With little memory, rings are halved. All hosts try equally often: as often
@@ -428,9 +428,10 @@ StatusOr<HostMemory> ShareHostMemory(GroupAgreement& agreement,
     memory.ring_bytes =
         std::max(RoundBuffer::RingBytesFor(neighbours) >> smaller,
                  RoundBufferTraits::kRingBytesMin);
-    memory.board_bytes = RoundBuffer::BytesFor(neighbours, memory.ring_bytes);
+    memory.round_buffer_bytes =
+        RoundBuffer::BytesFor(neighbours, memory.ring_bytes);
     auto shared = agreement.Share(
-        memory.board_bytes + ShmMailbox::BytesFor(neighbours),
+        memory.round_buffer_bytes + ShmMailbox::BytesFor(neighbours),
         hosts.neighbours().front(), /*file=*/nullptr, reserved_bytes);
     if (!shared.ok()) return shared.status();
     memory.shared = *std::move(shared);
@@ -551,10 +552,11 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
                      .hosts = std::move(hosts)};
   if (ShmMailbox::IsFor(neighbours)) {
     engine.SetMail(
-        [segment, board_bytes = memory->board_bytes,
+        [segment, round_buffer_bytes = memory->round_buffer_bytes,
          group_name = options.group_name, ranks = sharing.hosts->neighbours(),
          place = sharing.hosts->place()] {
-          return MakeMail(group_name, segment, board_bytes, ranks, place);
+          return MakeMail(group_name, segment, round_buffer_bytes, ranks,
+                          place);
         },
         traits.round_buffer.is_crowded);
   }

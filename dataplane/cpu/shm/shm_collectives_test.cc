@@ -312,35 +312,6 @@ TEST_F(OriginsTest, WhoHasGoneIsNamed) {
   }
 }
 
-// The table decides, so a collective takes the same path every time.
-class PathTest : public ::testing::TestWithParam<CollectiveKind> {};
-
-TEST_P(PathTest, StaysTheSame) {
-  const CollectiveKind kind = GetParam();
-  const bool gathers = kind == CollectiveKind::kAllGatherIntoTensor;
-  const bool reduces = kind == CollectiveKind::kReduceScatterTensor;
-  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
-  world.OnEachRank([&](Communicator& communicator) {
-    std::vector<float> input(gathers ? kMiB : kRanks * kMiB);
-    std::vector<float> output(reduces ? kMiB : kRanks * kMiB);
-    for (int time = 0; time < 12; ++time) {
-      ASSERT_EQ(communicator.Run(Collective{.kind = kind,
-                                            .inputs = {Tensor(input)},
-                                            .outputs = {Tensor(output)}}),
-                OkStatus());
-      ASSERT_EQ(communicator.last_run(DeviceType::kCpu).algorithm, "staged");
-    }
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Kinds, PathTest,
-                         ::testing::Values(CollectiveKind::kAllGatherIntoTensor,
-                                           CollectiveKind::kReduceScatterTensor,
-                                           CollectiveKind::kAllToAllSingle),
-                         [](const auto& info) {
-                           return std::string(CollectiveKindName(info.param));
-                         });
-
 TEST(AllReduceTest, OfManyPiecesWithAFactorForEachRank) {
   constexpr int kMany = 3;
   // Parts differ in size, and each round contains a factor.
