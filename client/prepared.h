@@ -38,8 +38,8 @@ class PreparedCollective;
 // rank's. With CUDA tensors a run comes after the earlier one in the stream and
 // is not refused. Destroy it on any thread, but not while another is in Run.
 //
-// Movable. A default-constructed or moved-from object may only be assigned to
-// or destroyed.
+// Movable. Run and Start of a default-constructed or moved-from object throw
+// DistError (kInvalidArgument).
 class PreparedCollective {
  public:
   PreparedCollective() = default;
@@ -55,6 +55,7 @@ class PreparedCollective {
 
  private:
   friend class internal::GroupState;
+  void CheckPrepared() const;
   PreparedCollective(std::shared_ptr<internal::GroupState> group,
                      std::shared_ptr<dataplane::PreparedCollective> prepared);
 

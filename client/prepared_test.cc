@@ -276,6 +276,18 @@ TEST(PreparedTest, ItMayOutliveItsGroup) {
   std::thread([moved = std::move(sum)] {}).join();
 }
 
+TEST(PreparedTest, AnEmptyOneRefusesItsRuns) {
+  LocalGroups groups(1);
+  Values values = {1};
+  PreparedCollective empty;
+  EXPECT_THAT(GetError([&] { empty.Run(); }), HasSubstr("holds nothing"));
+  PreparedCollective sum = groups.at(0)->PrepareAllReduce(values);
+  empty = std::move(sum);
+  EXPECT_THAT(GetError([&] { (void)sum.Start(); }),  // NOLINT: moved
+              HasSubstr("holds nothing"));
+  empty.Run();
+}
+
 TEST(PreparedTest, ARankOutsideTheGroupOnlyWarns) {
   Values values = {1};
   auto sum = LocalGroups::NonMember()->PrepareAllReduce(values);

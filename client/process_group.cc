@@ -585,8 +585,21 @@ PreparedCollective::PreparedCollective(
     std::shared_ptr<dataplane::PreparedCollective> prepared)
     : group_(std::move(group)), prepared_(std::move(prepared)) {}
 
-void PreparedCollective::Run() { group_->Run(*prepared_); }
+void PreparedCollective::CheckPrepared() const {
+  if (group_ != nullptr) return;
+  internal::Throw(internal::ErrorSource::kControl,
+                  InvalidArgumentError("this PreparedCollective holds nothing: "
+                                       "it was not prepared, or was moved"));
+}
 
-Work PreparedCollective::Start() { return group_->Start(prepared_); }
+void PreparedCollective::Run() {
+  CheckPrepared();
+  group_->Run(*prepared_);
+}
+
+Work PreparedCollective::Start() {
+  CheckPrepared();
+  return group_->Start(prepared_);
+}
 
 }  // namespace muster

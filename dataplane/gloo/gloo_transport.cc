@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -92,9 +93,7 @@ bool Try(Call&& call, std::string* why = nullptr) {
   try {
     call();
     return true;
-  } catch (const ::gloo::Exception& error) {
-    if (why != nullptr) *why = error.what();
-  } catch (const ::gloo::EnforceNotMet& error) {
+  } catch (const std::exception& error) {
     if (why != nullptr) *why = error.what();
   }
   return false;
@@ -317,7 +316,7 @@ Status GlooTransport::ConnectPairs(const BackendOptions& options) {
   const std::stop_callback interrupted(options.interruption.token(), [&] {
     Abort(ToAbortCause(options.interruption.status()));
     for (int peer = 0; peer < world_size(); ++peer) {
-      if (peer != rank()) context_->getPair(peer)->close();
+      if (peer != rank()) Try([&] { context_->getPair(peer)->close(); });
     }
   });
   for (int peer = 0; peer < world_size(); ++peer) {

@@ -560,7 +560,9 @@ void* PointToPoint::FindMemory(int peer, const Message& message, size_t bytes) {
     const auto& arriving = peers_[peer].arriving;
     const auto found = arriving.find(message.id);
     if (found != arriving.end() && found->second->tensor().bytes() == bytes) {
-      return found->second->tensor().data();
+      // An empty tensor need have no memory.
+      static std::byte nothing;
+      return bytes == 0 ? &nothing : found->second->tensor().data();
     }
     actions.failure = InternalError(
         absl::StrCat("rank ", peer, " sent a tensor that nobody awaits"));
@@ -760,6 +762,11 @@ void PointToPoint::TakeClear(int peer, const Message& message,
   if (found == state.requests.end()) {
     actions.failure = InternalError(
         absl::StrCat("rank ", peer, " cleared a send that is not there"));
+    return;
+  }
+  if (std::exchange(found->second->is_cleared, true)) {
+    actions.failure =
+        InternalError(absl::StrCat("rank ", peer, " cleared a send twice"));
     return;
   }
   const Tensor& tensor = found->second->tensor();

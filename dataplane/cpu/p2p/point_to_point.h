@@ -145,6 +145,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     // True for a send whose tensor is posted or being read. It waits only for
     // the news that the tensor has left or was taken.
     bool is_leaving = false;
+    // True for a send whose tensor is posted.
+    bool is_cleared = false;
     // The caller's peer; for a matched receive, the rank that sends.
     int peer = kAnyPeer;
   };

@@ -36,6 +36,25 @@ TEST_F(PointToPointTest, LargeTensorIsRequestedClearedSentAndTaken) {
   EXPECT_TRUE(work->Wait().ok());
 }
 
+TEST_F(PointToPointTest, ASendThatIsClearedTwiceEndsTheGroup) {
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  const Message request = transport_.TakeSent();
+  transport_.Deliver(Offer(Message::kClear, 0, request.id));
+  transport_.Deliver(Offer(Message::kClear, 0, request.id));
+  EXPECT_EQ(Failure(), InternalError("rank 1 cleared a send twice"));
+  EXPECT_EQ(transport_.tensors_sent(), 1);
+}
+
+TEST_F(PointToPointTest, AnEmptyTensorWithoutMemoryArrives) {
+  transport_.Deliver(Offer(Message::kRequest, 0, 7));
+  std::vector<float> none;
+  const auto work = Receive(none);
+  EXPECT_EQ(transport_.TakeSent().type, Message::kClear);
+  transport_.Deliver(Offer(Message::kTensor, 0, 7));
+  EXPECT_TRUE(work->Wait().ok());
+}
+
 TEST_F(PointToPointTest, RequestIsClearedOnceAReceiveWantsIt) {
   std::vector<float> values(kLarge);
   std::vector<float> small(1);

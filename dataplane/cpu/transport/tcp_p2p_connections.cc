@@ -45,11 +45,12 @@ constexpr uint32_t kWoken = UINT32_MAX;
 // peer would lose what this rank sent last.
 bool HasArrived(int socket) {
   std::array<std::byte, 4096> rest;
-  ssize_t got = 0;
-  do {
-    got = recv(socket, rest.data(), rest.size(), MSG_DONTWAIT);
-  } while (got > 0);
-  if (got == 0 || !IsTemporary(errno)) return true;
+  // The peer may never stop sending.
+  for (int reads = 0; reads < 64; ++reads) {
+    const ssize_t got = recv(socket, rest.data(), rest.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && !IsTemporary(errno))) return true;
+    if (got < 0) break;
+  }
   int unsent = 0;
   return ioctl(socket, SIOCOUTQ, &unsent) != 0 || unsent == 0;
 }
