@@ -2,6 +2,7 @@
 #define MUSTER_BASE_EXCEPTION_GUARD_H_
 
 #include "base/status.h"
+#include "base/thread_annotations.h"
 
 namespace muster::base {
 
@@ -13,9 +14,10 @@ namespace muster::base {
 [[gnu::noinline, gnu::cold]] Status StatusOfCaught();
 
 // Returns the status that `call` returns, or converts the exception that it
-// throws.
+// throws. `call` may require locks that its caller holds.
 template <typename Call>
-[[gnu::always_inline]] inline Status Guarded(const Call& call) {
+[[gnu::always_inline]] inline Status Guarded(const Call& call)
+    MUSTER_NO_THREAD_SAFETY_ANALYSIS {
   try {
     return call();
   } catch (...) {

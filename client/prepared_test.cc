@@ -37,7 +37,8 @@ class PreparedVerbsTest
  protected:
   void OnEachRank(
       const std::function<void(ProcessGroup&, int rank, int size)>& body) {
-    const auto [backend, size] = GetParam();
+    const char* const backend = std::get<0>(GetParam());
+    const int size = std::get<1>(GetParam());
     LocalGroups groups(size, seconds(60), backend);
     EXPECT_THAT(
         groups.OnEachRank([&](const std::shared_ptr<ProcessGroup>& group,

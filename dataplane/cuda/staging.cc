@@ -252,7 +252,7 @@ class Staging : public Backend {
   }
 
   Status RunJob(const Job& job) {
-    Status status = Prepare(job.device);
+    Status status = PrepareStreams(job.device);
     if (!status.ok()) return status;
     const Collective alike = CutAlike(job.collective(), options_.world_size);
     Cut cut = MakeCut(alike, options_.world_size, options_.chunk_bytes);
@@ -297,7 +297,7 @@ class Staging : public Backend {
   }
 
   // Makes the streams, the slots and their events.
-  Status Prepare(int device) {
+  Status PrepareStreams(int device) {
     Streams& streams = streams_[device];
     for (Stream* const stream : {&streams.in, &streams.out}) {
       if (*stream != nullptr) continue;

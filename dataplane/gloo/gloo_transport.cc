@@ -337,9 +337,9 @@ Status GlooTransport::ConnectPairs(const BackendOptions& options) {
     if (!status.ok()) return status;
     waiting_for_.store(peer);
     if (!Try([&] { context_->getPair(peer)->connect(address); }, &why)) {
-      const Status aborted = abort_cause();
+      Status aborted = abort_cause();
       if (!aborted.ok()) return aborted;
-      const Status gone = CheckPeers();
+      Status gone = CheckPeers();
       if (!gone.ok()) return gone;
       return UnavailableError(
           absl::StrCat("rank ", peer, ": ", base::Printable(why)));

@@ -105,9 +105,10 @@ Blocks ToBlocks(const Collective::Tensors& tensors,
   Blocks blocks;
   if (splits.empty() || tensors.size() != 1) {
     const Parts parts(tensors, world_size);
-    const size_t count = tensors.size() == 1 ? world_size : tensors.size();
+    const int count =
+        tensors.size() == 1 ? world_size : static_cast<int>(tensors.size());
     blocks.reserve(count);
-    for (size_t i = 0; i < count; ++i) blocks.push_back(parts[i]);
+    for (int i = 0; i < count; ++i) blocks.push_back(parts[i]);
     return blocks;
   }
   const Block whole = ToBlock(tensors[0]);

@@ -300,8 +300,11 @@ TEST_F(EngineTest, CallersWhoWaitRunInTheOrderOfTheirPlaces) {
   first.join();
   second.join();
   // Each ran on its caller's thread; the executor ran the other two.
-  MutexLock lock(network_->mutex);
-  const std::vector<std::thread::id>& on = network_->received_on;
+  std::vector<std::thread::id> on;
+  {
+    MutexLock lock(network_->mutex);
+    on = network_->received_on;
+  }
   ASSERT_EQ(on.size(), 4u);
   EXPECT_EQ(std::vector(on.begin() + 1, on.end() - 1), callers);
   EXPECT_EQ(on.front(), on.back());

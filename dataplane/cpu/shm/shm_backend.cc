@@ -383,6 +383,18 @@ std::shared_ptr<ShmMailbox> MakeMail(const std::string& group_name,
   return nullptr;
 }
 
+// Makes `engine` make that mailbox when a send or receive first needs it.
+void SetMail(const std::string& group_name,
+             const std::shared_ptr<Segment>& segment, size_t offset,
+             const Topology& hosts, Engine& engine, const ShmTraits& traits) {
+  engine.SetMail(
+      [group_name, segment, offset, ranks = hosts.neighbours(),
+       place = hosts.place()] {
+        return MakeMail(group_name, segment, offset, ranks, place);
+      },
+      traits.round_buffer.is_crowded);
+}
+
 // Makes `engine` run its collectives in `segment` from now on.
 void SetShortcut(const std::string& group_name,
                  std::shared_ptr<Segment> segment, const Sharing& sharing,
@@ -480,6 +492,16 @@ StatusOr<Calibration> FindCalibration(GroupAgreement& agreement,
   return (*all)[neighbours.front()];
 }
 
+void WarnOfForcedReads(const ShmTraits& traits, const std::string& group_name) {
+  if (traits.algorithm != Algorithm::kSingleCopy) return;
+  LOG_FIRST_N(WARNING, 1) << "backend shm: environment variable "
+                          << cpu::AlgorithmVariable(Medium::kSharedMemory)
+                          << "=\"" << cpu::AlgorithmName(Algorithm::kSingleCopy)
+                          << "\" has no effect in group "
+                          << base::Quote(group_name)
+                          << ": its ranks do not all read each other's memory";
+}
+
 // Makes the ranks of each host share memory, or none in the group. Errors: see
 // GroupAgreement; kInvalidArgument if ranks have different algorithms set.
 StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
@@ -540,25 +562,12 @@ StatusOr<Sharing> ShareMemory(const BackendOptions& options, Engine& engine) {
       .writes_past_caches = calibration.writes_past_caches,
       .reads_are_fast = calibration.reads_are_fast,
       .algorithm = ForcedAlgorithm()};
-  if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
-    LOG_FIRST_N(WARNING, 1)
-        << "backend shm: environment variable "
-        << cpu::AlgorithmVariable(Medium::kSharedMemory) << "=\""
-        << cpu::AlgorithmName(Algorithm::kSingleCopy)
-        << "\" has no effect in group " << base::Quote(options.group_name)
-        << ": its ranks do not all read each other's memory";
-  }
+  if (!traits.reads_memory) WarnOfForcedReads(traits, options.group_name);
   Sharing sharing = {.regions = std::make_shared<Regions>(),
                      .hosts = std::move(hosts)};
   if (ShmMailbox::IsFor(neighbours)) {
-    engine.SetMail(
-        [segment, round_buffer_bytes = memory->round_buffer_bytes,
-         group_name = options.group_name, ranks = sharing.hosts->neighbours(),
-         place = sharing.hosts->place()] {
-          return MakeMail(group_name, segment, round_buffer_bytes, ranks,
-                          place);
-        },
-        traits.round_buffer.is_crowded);
+    SetMail(options.group_name, segment, memory->round_buffer_bytes,
+            *sharing.hosts, engine, traits);
   }
   SetShortcut(options.group_name, segment, sharing, engine, traits);
   return sharing;

@@ -98,6 +98,61 @@ StatusOr<RankAddress> DecodeAddress(const std::string& value, int world_size) {
   return address;
 }
 
+namespace {
+
+// The error of a rendezvous that timed out. Asks for each key without waiting.
+Status NameTheMissing(const Status& timeout, const std::vector<int>& peers,
+                      const BackendOptions& options) {
+  std::vector<int> missing;
+  for (const int peer : peers) {
+    const Status came =
+        options.store->Get({MakeKey(peer)}, Clock::now()).status();
+    if (IsDeadlineExceeded(came)) missing.push_back(peer);
+  }
+  if (missing.empty()) return timeout;
+  Status status = DeadlineExceededError(absl::StrCat(
+      options.world_size - missing.size(), " of ", options.world_size,
+      " ranks came to the rendezvous in time; missing ",
+      base::RanksText(missing)));
+  SetCulpritRanks(status, missing);
+  return status;
+}
+
+// Returns how the address of `peer` shows that it was set up differently, or
+// an empty text.
+std::string FindDifference(int peer, const RankAddress& theirs, int rank,
+                           const RankAddress& own) {
+  if (theirs.backend != own.backend) {
+    return absl::StrCat("rank ", peer, " has backend ",
+                        base::Quote(theirs.backend), ", rank ", rank, " ",
+                        base::Quote(own.backend),
+                        ": the ranks of a group must have the same");
+  }
+  if (theirs.transport != own.transport) {
+    return absl::StrCat(
+        "rank ", peer, " has transport ", base::Quote(theirs.transport),
+        ", rank ", rank, " ", base::Quote(own.transport),
+        ": MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "
+        "on every rank");
+  }
+  if (theirs.interfaces != own.interfaces) {
+    return absl::StrCat("rank ", peer, " uses ",
+                        DescribeInterfaces(theirs.interfaces), ", rank ", rank,
+                        " ", DescribeInterfaces(own.interfaces),
+                        ": GLOO_SOCKET_IFNAME must name as many on every rank");
+  }
+  if (theirs.tuning != own.tuning) {
+    return absl::StrCat(
+        "environment variable MUSTER_TUNE_FILE must name a file with the "
+        "same rows on every rank: rank ",
+        peer, " has ", DescribeTuning(theirs.tuning), ", rank ", rank, " ",
+        DescribeTuning(own.tuning));
+  }
+  return "";
+}
+
+}  // namespace
+
 StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options) {
   Status set = options.store->Set(MakeKey(options.rank),
@@ -113,23 +168,10 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
   }
   StatusOr<std::vector<std::string>> values =
       options.store->Get(keys, options.deadline);
-  if (!values.ok()) {
-    if (!IsDeadlineExceeded(values.status())) return values.status();
-    // Finds the missing ranks: asks for each key without waiting.
-    std::vector<int> missing;
-    for (const int peer : peers) {
-      const Status came =
-          options.store->Get({MakeKey(peer)}, Clock::now()).status();
-      if (IsDeadlineExceeded(came)) missing.push_back(peer);
-    }
-    if (missing.empty()) return values.status();
-    Status status = DeadlineExceededError(absl::StrCat(
-        options.world_size - missing.size(), " of ", options.world_size,
-        " ranks came to the rendezvous in time; missing ",
-        base::RanksText(missing)));
-    SetCulpritRanks(status, missing);
-    return status;
+  if (IsDeadlineExceeded(values.status())) {
+    return NameTheMissing(values.status(), peers, options);
   }
+  if (!values.ok()) return values.status();
   if (values->size() != peers.size()) {
     return InternalError(absl::StrCat("the bootstrap store returned ",
                                       values->size(), " values for ",
@@ -137,50 +179,24 @@ StatusOr<std::vector<RankAddress>> ExchangeAddresses(
   }
   std::vector<RankAddress> addresses(options.world_size);
   for (size_t i = 0; i < peers.size(); ++i) {
+    const int peer = peers[i];
     StatusOr<RankAddress> decoded =
         DecodeAddress((*values)[i], options.world_size);
+    Status status;
     if (!decoded.ok()) {
-      Status status(
-          decoded.status().code(),
-          absl::StrCat("rank ", peers[i], ": ", decoded.status().message()));
-      SetCulpritRank(status, peers[i]);
+      status =
+          Status(decoded.status().code(),
+                 absl::StrCat("rank ", peer, ": ", decoded.status().message()));
+    } else if (const std::string difference =
+                   FindDifference(peer, *decoded, options.rank, own);
+               !difference.empty()) {
+      status = InvalidArgumentError(difference);
+    }
+    if (!status.ok()) {
+      SetCulpritRank(status, peer);
       return status;
     }
-    if (decoded->backend != own.backend) {
-      Status status = InvalidArgumentError(absl::StrCat(
-          "rank ", peers[i], " has backend ", base::Quote(decoded->backend),
-          ", rank ", options.rank, " ", base::Quote(own.backend),
-          ": the ranks of a group must have the same"));
-      SetCulpritRank(status, peers[i]);
-      return status;
-    }
-    if (decoded->transport != own.transport) {
-      Status status = InvalidArgumentError(absl::StrCat(
-          "rank ", peers[i], " has transport ", base::Quote(decoded->transport),
-          ", rank ", options.rank, " ", base::Quote(own.transport),
-          ": MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "
-          "on every rank"));
-      SetCulpritRank(status, peers[i]);
-      return status;
-    }
-    if (decoded->interfaces != own.interfaces) {
-      Status status = InvalidArgumentError(absl::StrCat(
-          "rank ", peers[i], " uses ", DescribeInterfaces(decoded->interfaces),
-          ", rank ", options.rank, " ", DescribeInterfaces(own.interfaces),
-          ": GLOO_SOCKET_IFNAME must name as many on every rank"));
-      SetCulpritRank(status, peers[i]);
-      return status;
-    }
-    if (decoded->tuning != own.tuning) {
-      Status status = InvalidArgumentError(absl::StrCat(
-          "environment variable MUSTER_TUNE_FILE must name a file with the "
-          "same rows on every rank: rank ",
-          peers[i], " has ", DescribeTuning(decoded->tuning), ", rank ",
-          options.rank, " ", DescribeTuning(own.tuning)));
-      SetCulpritRank(status, peers[i]);
-      return status;
-    }
-    addresses[peers[i]] = *std::move(decoded);
+    addresses[peer] = *std::move(decoded);
   }
   return addresses;
 }

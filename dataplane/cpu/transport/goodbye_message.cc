@@ -61,9 +61,8 @@ GoodbyeBytes EncodeGoodbye(const Status& reason) {
     layout.verdict_bytes = static_cast<int32_t>(verdict->size());
     text = *verdict + text;
   } else if (origin.has_value() && origin->size() >= sizeof(layout.origin)) {
-    const std::string payload(*origin);
-    std::memcpy(&layout.origin, payload.data(), sizeof(layout.origin));
-    text = payload.substr(sizeof(layout.origin));
+    std::memcpy(&layout.origin, origin->data(), sizeof(layout.origin));
+    text = origin->substr(sizeof(layout.origin));
   }
   layout.text_bytes =
       static_cast<uint32_t>(std::min(text.size(), sizeof(layout.text)));

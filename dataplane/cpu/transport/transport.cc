@@ -280,7 +280,7 @@ void TcpTransport::Look(int peer) {
 Status TcpTransport::Gone(int peer) {
   // A deadline that passes meanwhile then names this peer.
   waiting_for_.store(peer);
-  const Status aborted = abort_cause();
+  Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   const std::optional<ControlConnections::End> end =
       control_connections_.AwaitEnd(peer, Clock::now() + kClosing);
@@ -298,7 +298,7 @@ std::optional<Status> TcpTransport::FindGone(int peer, const Status& failure,
 Status TcpTransport::MakeGoneError(
     int peer, const std::optional<ControlConnections::End>& end,
     const Status& failure) {
-  const Status aborted = abort_cause();
+  Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   // A peer that went earlier may be the reason why this one went.
   Status first = CheckPeers();
