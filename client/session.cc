@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -73,7 +74,7 @@ std::vector<int> Session::RegisterGroups(
   return internal::ValueOrThrow(
       ErrorSource::kControl,
       internal::RegisterGroups(
-          *stream_, place.generation, groups,
+          *stream_, place.generation, groups, /*call=*/std::nullopt,
           Deadline::After(stream_->options().connect_timeout,
                           stream_->options().connect_timeout_name)));
 }

@@ -217,7 +217,8 @@ Status CloseRendezvous(StreamSession& session, const std::string& reason,
 
 StatusOr<std::vector<int>> RegisterGroups(
     StreamSession& session, int64_t generation,
-    const std::vector<GroupDefinition>& groups, const Deadline& deadline) {
+    const std::vector<GroupDefinition>& groups,
+    std::optional<v1::GroupCall> call, const Deadline& deadline) {
   v1::Operation operation;
   v1::RegisterGroupsRequest& request = *operation.mutable_register_groups();
   request.set_generation(generation);
@@ -227,6 +228,7 @@ StatusOr<std::vector<int>> RegisterGroups(
     definition.mutable_ranks()->Add(group.ranks.begin(), group.ranks.end());
     definition.set_description(group.description);
   }
+  if (call.has_value()) *request.mutable_call() = *std::move(call);
   const auto result = session.Call(std::move(operation), deadline);
   if (!result.ok()) return result.status();
   const auto& registered = result->register_groups().registered();

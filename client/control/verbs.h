@@ -18,6 +18,7 @@
 #include "client/control/deadline.h"
 #include "client/session.h"
 #include "client/store.h"
+#include "muster/v1/membership.pb.h"
 #include "muster/v1/store.pb.h"
 
 namespace muster::internal {
@@ -65,7 +66,8 @@ Status CloseRendezvous(StreamSession& session, const std::string& reason,
                        const Deadline& deadline);
 StatusOr<std::vector<int>> RegisterGroups(
     StreamSession& session, int64_t generation,
-    const std::vector<GroupDefinition>& groups, const Deadline& deadline);
+    const std::vector<GroupDefinition>& groups,
+    std::optional<v1::GroupCall> call, const Deadline& deadline);
 Status LeaveGroup(StreamSession& session, int64_t generation,
                   const std::string& group, const Deadline& deadline);
 // `generation` and `rank` are those of the group's formation.

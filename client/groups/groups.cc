@@ -90,6 +90,12 @@ void Tidy(Session& session, SessionBootstrap& bootstrap, int64_t generation,
       .IgnoreError();
 }
 
+// The counters of calls that all ranks make.
+constexpr char kNewGroupSeries[] = "new_group";
+std::string SplitSeries(const ProcessGroup& parent) {
+  return absl::StrCat("split_group/", StableHash(UniqueName(parent)));
+}
+
 // Checks NewGroupOptions::device_id against the default group's device.
 int CheckDevice(std::optional<int> wanted, int of_world) {
   if (!wanted.has_value()) return of_world;
@@ -163,18 +169,22 @@ std::string CheckBackend(const std::string& backend) {
   return name;
 }
 
-// The place is the same for all that make this group, also for repeated calls.
-SharedCall Groups::MakeSharedCall(const Plan& plan) {
+SharedCall Groups::MakeSharedCall(const Plan& plan, int64_t instance) {
+  const bool numbered = plan.call_number > 0;
   return {.number = plan.call_number,
-          .series = plan.call_number > 0 ? plan.call_series : plan.name,
-          .place = absl::StrCat(plan.name, "/", ComputeHash(plan.ranks)),
+          .series = numbered ? plan.call_series
+                             : absl::StrCat(GetMaker(plan.name), "/",
+                                            StableHash(plan.name)),
+          .instance = numbered ? 0 : instance,
+          .arguments = absl::StrCat(plan.name, "/", ComputeHash(plan.ranks)),
           .meaning =
               plan.meaning.empty()
                   ? absl::StrCat(
                         "makes group ", base::Quote(plan.name), " of ",
                         base::CountedRanksText(plan.ranks, plan.ranks.size()))
                   : plan.meaning,
-          .ranks = plan.ranks};
+          .ranks = plan.ranks,
+          .callers = plan.callers};
 }
 
 Groups::Groups(GroupsOptions options)
@@ -229,6 +239,8 @@ Groups::Plan Groups::PlanNew(const NewGroupOptions& options,
   plan.name = options.name.empty() ? absl::StrCat(number) : options.name;
   plan.name_is_fresh = options.name.empty() && number > 0;
   plan.call_number = number;
+  plan.call_series = kNewGroupSeries;
+  if (number > 0) plan.callers = options_.world->size();
   return plan;
 }
 
@@ -253,8 +265,12 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   try {
     plan = PlanNew(options, number);
   } catch (const DistError& error) {
-    if (number > 0)
-      options_.call_registry->Refuse({.number = number}, error.what());
+    if (number > 0) {
+      options_.calls->Refuse({.number = number,
+                              .series = kNewGroupSeries,
+                              .callers = options_.world->size()},
+                             error.what());
+    }
     throw;
   }
   const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
@@ -267,18 +283,10 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
          .nccl = std::make_shared<dataplane::NcclOptions>(plan.nccl)});
   }
   if (!member) {
-    if (number > 0) options_.call_registry->Pass(MakeSharedCall(plan));
+    if (number > 0) options_.calls->Pass(MakeSharedCall(plan, 0));
     return non_member_;
   }
-  if (!options.name.empty() || number > 0) {
-    std::shared_ptr<ProcessGroup> group = Form(plan);
-    // A rank with other arguments may come to this call when it is complete
-    // here. (With numbers as names the registry finds that without an entry.)
-    if (!options.name.empty() && number > 0) {
-      options_.call_registry->Pass(MakeSharedCall(plan));
-    }
-    return group;
-  }
+  if (!options.name.empty() || number > 0) return Form(plan);
   const std::string hash = ComputeHash(plan.ranks);
   {
     MutexLock lock(mutex_);
@@ -333,7 +341,8 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
   plan.name = NameOfSplit(UniqueName(parent), number - 1, part);
   plan.name_is_fresh = true;
   plan.call_number = number;
-  plan.call_series = UniqueName(parent);
+  plan.call_series = SplitSeries(parent);
+  plan.callers = parent.size();
   if (plan.ranks.empty()) {
     plan.meaning = absl::StrCat("splits group ", base::Quote(parent.name()),
                                 " into parts of which it is in none");
@@ -363,14 +372,15 @@ std::shared_ptr<ProcessGroup> Groups::Split(
   try {
     plan = PlanSplit(*parent, split_ranks, options, number);
   } catch (const DistError& error) {
-    options_.call_registry->Refuse({.number = number, .series = series},
-                                   error.what());
+    options_.calls->Refuse({.number = number,
+                            .series = SplitSeries(*parent),
+                            .callers = parent->size()},
+                           error.what());
     throw;
   }
-  std::shared_ptr<ProcessGroup> group =
-      plan.ranks.empty() ? non_member_ : Form(plan);
-  options_.call_registry->Pass(MakeSharedCall(plan));
-  return group;
+  if (!plan.ranks.empty()) return Form(plan);
+  options_.calls->Pass(MakeSharedCall(plan, 0));
+  return non_member_;
 }
 
 std::shared_ptr<ProcessGroup> Groups::Shrink(
@@ -414,17 +424,19 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
 
 std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   bool taken = false;
+  int64_t instance = 0;
   {
     MutexLock lock(mutex_);
     taken = plan.name == options_.world->name() || entries_.contains(plan.name);
     if (!taken) entries_[plan.name] = Entry();
+    if (taken && !plan.name_is_fresh) instance = made_[{plan.name, plan.ranks}];
   }
   if (taken) {
     const std::string why = absl::StrCat(
         "The specified group name has already been created, "
         "please use a different group name: ",
         base::Quote(plan.name));
-    options_.call_registry->Refuse(MakeSharedCall(plan), why);
+    options_.calls->Refuse(MakeSharedCall(plan, instance), why);
     Invalid(why);
   }
   absl::Cleanup forget = [&] {
@@ -455,27 +467,17 @@ std::shared_ptr<ErrorResolver> Groups::FindResolver(
 }
 
 // Registers the group, so that its barriers and tools know its ranks.
-void Groups::Register(const Plan& plan, const ErrorResolver& resolver,
+void Groups::Register(const Plan& plan, const SharedCall& call,
+                      const ErrorResolver& resolver,
                       const Deadline& deadline) const {
-  const int64_t generation = options_.formation.generation;
   const Status registered =
-      RegisterGroups(options_.session->stream(), generation,
-                     {{.name = plan.name,
-                       .ranks = plan.ranks,
-                       .description = plan.description}},
-                     deadline)
-          .status();
+      options_.calls->Begin(call,
+                            {{.name = plan.name,
+                              .ranks = plan.ranks,
+                              .description = plan.description}},
+                            deadline);
   if (registered.ok()) return;
-  // The ranks differ from those that another rank has registered.
-  if (IsInvalidArgument(registered)) {
-    if (plan.call_number > 0) {
-      options_.call_registry->Pass(MakeSharedCall(plan));
-    } else {
-      options_.call_registry->Refuse(MakeSharedCall(plan),
-                                     registered.message());
-    }
-  }
-  const Status known = resolver.Known(generation);
+  const Status known = resolver.Known(options_.formation.generation);
   Throw(ErrorSource::kControl, known.ok() ? registered : known);
 }
 
@@ -487,16 +489,21 @@ Groups::Made Groups::Connect(const Plan& plan) {
     MutexLock lock(mutex_);
     number = made_[{plan.name, plan.ranks}]++;
   }
+  // The next call repeats one that failed, in which the others may still wait.
+  absl::Cleanup give_back = [&] {
+    if (plan.name_is_fresh) return;
+    MutexLock lock(mutex_);
+    --made_[{plan.name, plan.ranks}];
+  };
+  const SharedCall call = MakeSharedCall(plan, number);
   const std::shared_ptr<ErrorResolver> resolver = FindResolver(plan.ranks);
-  Register(plan, *resolver, deadline);
+  Register(plan, call, *resolver, deadline);
   const std::string key_prefix =
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
                    ComputeHash(plan.ranks), "/", number, "/");
   Made made;
-  SharedCall call = MakeSharedCall(plan);
-  call.instance = key_prefix;
-  const auto forming = std::make_shared<CallRegistry::Waiting>(
-      options_.call_registry.get(), std::move(call));
+  const auto forming =
+      std::make_shared<GroupCalls::Waiting>(options_.calls, call);
   made.bootstrap = MakeBootstrap(options_.session, key_prefix, resolver,
                                  generation, forming);
   const int rank =
@@ -533,16 +540,12 @@ Groups::Made Groups::Connect(const Plan& plan) {
        .parent_handle = plan.parent_handle},
       options_.metrics, options_.session, resolver, *options_.live);
   if (!state.ok()) {
-    if (!plan.name_is_fresh) {
-      // The next call repeats this one, in which the others may still wait.
-      MutexLock lock(mutex_);
-      --made_[{plan.name, plan.ranks}];
-    }
     Tidy(*options_.session, *made.bootstrap, generation, plan.name);
     Throw(IsInvalidArgument(state.status()) ? ErrorSource::kControl
                                             : ErrorSource::kBackend,
           state.status());
   }
+  std::move(give_back).Cancel();
   forming->Succeed();
   made.group = std::make_shared<ProcessGroup>(*std::move(state));
   return made;
@@ -713,7 +716,7 @@ std::unique_ptr<dataplane::Backend> Watched(
 std::shared_ptr<SessionBootstrap> MakeBootstrap(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
     const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
-    const std::shared_ptr<CallRegistry::Waiting>& forming) {
+    const std::shared_ptr<GroupCalls::Waiting>& forming) {
   return std::make_shared<SessionBootstrap>(
       session, key_prefix,
       [resolver, generation, session, key_prefix,
@@ -722,7 +725,7 @@ std::shared_ptr<SessionBootstrap> MakeBootstrap(
         if (!known.ok() || !asks) return known;
         Status end = EndInStore(*session, key_prefix);
         const auto waiting = forming.lock();
-        return !end.ok() || waiting == nullptr ? end : waiting->Look();
+        return !end.ok() || waiting == nullptr ? end : waiting->Check();
       });
 }
 
@@ -767,21 +770,25 @@ void Groups::Meet(const std::string& arguments, const std::string& meaning) {
     MutexLock lock(mutex_);
     number = ++last_meeting_;
   }
-  const std::string place =
-      absl::StrCat("meetings/", number, "/", StableHash(arguments), "/");
-  const auto waiting = std::make_shared<CallRegistry::Waiting>(
-      options_.call_registry.get(), SharedCall{.number = number,
-                                               .series = "meetings",
-                                               .place = place,
-                                               .meaning = meaning,
-                                               .ranks = ranks});
-  const std::string prefix = absl::StrCat(options_.key_prefix, place);
+  const SharedCall call = {.number = number,
+                           .series = "init_device_mesh",
+                           .arguments = absl::StrCat(number, "/", arguments),
+                           .meaning = meaning};
+  Status met = options_.calls->Begin(call, {}, deadline);
+  if (IsInvalidArgument(met)) Throw(ErrorSource::kControl, std::move(met));
+  const auto waiting =
+      std::make_shared<GroupCalls::Waiting>(options_.calls, call);
+  const std::string prefix =
+      absl::StrCat(options_.key_prefix, "meetings/", number, "/",
+                   StableHash(arguments), "/");
   const auto bootstrap =
       MakeBootstrap(options_.session, prefix, FindResolver(ranks),
                     options_.formation.generation, waiting);
-  Status met = SetKey(options_.session->stream(),
-                      absl::StrCat(prefix, options_.formation.rank), "",
-                      {.ttl = std::chrono::hours(1)}, deadline);
+  if (met.ok()) {
+    met = SetKey(options_.session->stream(),
+                 absl::StrCat(prefix, options_.formation.rank), "",
+                 {.ttl = std::chrono::hours(1)}, deadline);
+  }
   std::vector<std::string> keys;
   keys.reserve(ranks.size());
   for (const int rank : ranks) keys.push_back(absl::StrCat(rank));

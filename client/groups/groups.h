@@ -17,8 +17,8 @@
 #include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/distributed.h"
-#include "client/groups/call_registry.h"
 #include "client/groups/error_resolver.h"
+#include "client/groups/group_calls.h"
 #include "client/groups/group_state.h"
 #include "client/groups/live_groups.h"
 #include "client/process_group.h"
@@ -50,11 +50,12 @@ void AbortToShrink(ProcessGroup& group,
 
 // Makes the store through which the ranks of a group find each other. Waits in
 // it end when the resolver or the group's keys say that the group has ended, or
-// when ranks disagree about the call `forming` (may be null; must be alive).
+// when the ranks' calls differ from the call `forming` (may be null; must be
+// alive).
 std::shared_ptr<SessionBootstrap> MakeBootstrap(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
     const std::shared_ptr<ErrorResolver>& resolver, int64_t generation,
-    const std::shared_ptr<CallRegistry::Waiting>& forming);
+    const std::shared_ptr<GroupCalls::Waiting>& forming);
 
 // Connects this process with its peers and adds the group to `live`. `metrics`
 // may be null.
@@ -70,7 +71,7 @@ struct GroupsOptions {
   std::shared_ptr<ProcessGroup> world;
   std::shared_ptr<Session> session;
   std::shared_ptr<LiveGroups> live;
-  std::shared_ptr<CallRegistry> call_registry;
+  std::shared_ptr<const GroupCalls> calls;
   // Options of the groups' resolvers; Groups sets `ranks`.
   ErrorResolver::Options judging;
   // As in dataplane::BackendOptions.
@@ -148,6 +149,7 @@ class Groups {
     // As in SharedCall.
     int64_t call_number = 0;
     std::string call_series;
+    int callers = 0;
     std::string meaning;
     std::vector<int> ranks;  // ascending
     std::string backend;
@@ -171,7 +173,7 @@ class Groups {
   Plan PlanSplit(const ProcessGroup& parent,
                  const std::vector<std::vector<int>>& split_ranks,
                  const SplitGroupOptions& options, int64_t number) const;
-  static SharedCall MakeSharedCall(const Plan& plan);
+  static SharedCall MakeSharedCall(const Plan& plan, int64_t instance);
   // The caller has reserved the name, which is free again if Form throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
   Made Connect(const Plan& plan);
@@ -181,8 +183,8 @@ class Groups {
   void EndDropped();
   std::shared_ptr<ErrorResolver> FindResolver(
       const std::vector<int>& ranks) const;
-  void Register(const Plan& plan, const ErrorResolver& resolver,
-                const Deadline& deadline) const;
+  void Register(const Plan& plan, const SharedCall& call,
+                const ErrorResolver& resolver, const Deadline& deadline) const;
 
   const GroupsOptions options_;
   const std::shared_ptr<ProcessGroup> non_member_;

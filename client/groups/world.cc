@@ -476,20 +476,13 @@ void World::Connect(const InitPlan& plan) {
   }
   state_ = *std::move(state);
   group_ = std::make_shared<ProcessGroup>(state_);
-  call_registry_ = std::make_shared<CallRegistry>(CallRegistry::Options{
-      .session = session_,
-      .key_prefix = prefix,
-      .seats = formation_.seats,
-      .rank = formation_.rank,
-      .is_gone = [live = live_, generation = formation_.generation](int rank) {
-        return !live->FindAbsent(generation, {rank}).gone.empty();
-      }});
+  calls_ = std::make_shared<const GroupCalls>(session_, formation_.generation);
   groups_ = std::make_unique<Groups>(
       GroupsOptions{.formation = formation_,
                     .world = group_,
                     .session = session_,
                     .live = live_,
-                    .call_registry = call_registry_,
+                    .calls = calls_,
                     .judging = Judging(plan),
                     .local_address = local_address,
                     .device = options_.device_id.value_or(-1),
@@ -547,8 +540,8 @@ using std::chrono::seconds;
 
 // How often a rank that waits for the survivors checks for lost ranks.
 constexpr milliseconds kSurvivorsLook{100};
-// How many such checks come before one of the CallRegistry.
-constexpr int kTriesPerDisagreement = 3;
+// How many such checks come before one of the other ranks' calls.
+constexpr int kTriesPerCheck = 3;
 // The time in which a coordinator with the usual lease detects losses.
 constexpr milliseconds kLossTime = seconds(12);
 // The time in which ranks that have met join the new group. The coordinator
@@ -626,18 +619,22 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     return absl::StrCat(WorldPrefix(), formation_.generation, "/shrink/",
                         excluded, "/", rank);
   };
+  const SharedCall call = {
+      .series = absl::StrCat("shrink_group/world/", StableHash(excluded)),
+      .arguments = excluded,
+      .meaning =
+          absl::StrCat("shrinks group \"", kWorldName, "\" without ", excluded),
+      .ranks = shrinking.survivors};
+  if (Status differ = calls_->Begin(call, {}, deadline);
+      IsInvalidArgument(differ)) {
+    Throw(ErrorSource::kControl, std::move(differ));
+  }
+  GroupCalls::Waiting waiting(calls_, call);
   // The store refuses this if this rank has reported a failure.
   if (!SetKey(stream, key_of(formation_.rank), "", deadline).ok()) {
     ThrowIfLost(excluded);
     return AwaitFates(shrinking, deadline);
   }
-  CallRegistry::Waiting waiting(
-      call_registry_.get(),
-      {.series = absl::StrCat("shrink/", excluded),
-       .place = absl::StrCat("shrink/", excluded),
-       .meaning = absl::StrCat("shrinks group \"", kWorldName, "\" without ",
-                               excluded),
-       .ranks = shrinking.survivors});
   for (int polls = 1;; ++polls) {
     // Before GetKeys: a rank that leaves has met the others.
     const LiveGroups::Absent absent =
@@ -665,13 +662,13 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     // The coordinator may be gone, too.
     if (!IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
-    if (polls % kTriesPerDisagreement == 0) {
-      if (Status disagreement = waiting.Look(); !disagreement.ok()) {
+    if (polls % kTriesPerCheck == 0) {
+      if (Status differ = waiting.Check(); !differ.ok()) {
         // The key must not count for the next call.
         DeleteKey(stream, key_of(formation_.rank), deadline)
             .status()
             .IgnoreError();
-        Throw(ErrorSource::kControl, std::move(disagreement));
+        Throw(ErrorSource::kControl, std::move(differ));
       }
     }
     if (deadline.Passed(Clock::now())) {

@@ -13,9 +13,9 @@
 #include "client/control/deadline.h"
 #include "client/distributed.h"
 #include "client/errors.h"
-#include "client/groups/call_registry.h"
 #include "client/groups/embedded_coordinator.h"
 #include "client/groups/error_resolver.h"
+#include "client/groups/group_calls.h"
 #include "client/groups/group_state.h"
 #include "client/groups/groups.h"
 #include "client/groups/init_method.h"
@@ -128,7 +128,7 @@ class World {
   std::shared_ptr<SessionBootstrap> bootstrap_;
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<ProcessGroup> group_;
-  std::shared_ptr<CallRegistry> call_registry_;
+  std::shared_ptr<const GroupCalls> calls_;
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<Store> store_;
   // The sets of excluded ranks of earlier calls of Shrink.

@@ -359,12 +359,10 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
   Publish({std::move(event)}, out);
 }
 
-void Coordinator::RegisterGroups(const Call& call, Generation generation,
-                                 const std::vector<std::string>& left,
-                                 std::vector<GroupDefinition> groups,
+void Coordinator::RegisterGroups(const Call& call, GroupsRequest request,
                                  Instant now, Outbox& out) {
   MutateAsMember(call, "RegisterGroups", now, out, [&] {
-    groups_.Register(call, generation, left, std::move(groups), now, out);
+    groups_.Register(call, std::move(request), now, out);
   });
 }
 

@@ -109,9 +109,7 @@ class Coordinator {
   void CloseRendezvous(const Call& call, absl::string_view reason, Instant now,
                        Outbox& out);
   // GroupsReply; a mutation.
-  void RegisterGroups(const Call& call, Generation generation,
-                      const std::vector<std::string>& left,
-                      std::vector<GroupDefinition> groups, Instant now,
+  void RegisterGroups(const Call& call, GroupsRequest request, Instant now,
                       Outbox& out);
 
   // BarrierReply. Counts as a mutation.

@@ -31,17 +31,22 @@ std::string RanksText(absl::Span<const Rank> first, size_t count) {
 
 GroupTable::GroupTable(const Limits* limits, const Membership* membership,
                        Journal* journal)
-    : limits_(*limits), membership_(*membership), journal_(*journal) {}
+    : limits_(*limits),
+      membership_(*membership),
+      journal_(*journal),
+      calls_(limits, membership) {}
 
 void GroupTable::Reset(FormationReply formation) {
   Clear();
   formation_ = std::move(formation);
+  calls_.Reset(formation_, /*is_new=*/true);
 }
 
 void GroupTable::Clear() {
   for (const auto& [name, group] : groups_) NoteEnd(name, group);
   groups_.clear();
   ranks_ = 0;
+  calls_.Reset(formation_, /*is_new=*/true);
 }
 
 void GroupTable::NoteEnd(const std::string& name, const Group& group) {
@@ -198,18 +203,34 @@ void GroupTable::LeaveGroup(const std::string& name, Rank rank) {
   groups_.erase(found);
 }
 
-void GroupTable::Register(const Call& call, Generation generation,
-                          const std::vector<std::string>& left,
-                          std::vector<GroupDefinition> groups, Instant now,
+Status GroupTable::CheckCallAndGroups(Rank rank, GroupsRequest& request,
+                                      Instant now, Outbox& out) {
+  if (!request.call.has_value()) return CheckGroups(rank, request.groups);
+  GroupCall& call = *request.call;
+  if (call.ranks.empty() && !request.groups.empty()) {
+    call.ranks = request.groups[0].ranks;
+  }
+  GroupCall failed = {.series = call.series,
+                      .number = call.number,
+                      .instance = call.instance,
+                      .callers = call.callers};
+  Status status = calls_.Note(rank, std::move(call), now, out);
+  if (!status.ok()) return status;
+  status = CheckGroups(rank, request.groups);
+  if (status.ok()) return status;
+  return calls_.NoteFailure(rank, std::move(failed), status, now, out);
+}
+
+void GroupTable::Register(const Call& call, GroupsRequest request, Instant now,
                           Outbox& out) {
-  const StatusOr<Rank> rank = FindRank(call, generation);
+  const StatusOr<Rank> rank = FindRank(call, request.generation);
   if (!rank.ok()) return out.Fail(call.waiter, rank.status());
-  for (const std::string& name : left) LeaveGroup(name, *rank);
-  Status status = CheckGroups(*rank, groups);
+  for (const std::string& name : request.left) LeaveGroup(name, *rank);
+  Status status = CheckCallAndGroups(*rank, request, now, out);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   GroupsReply reply;
-  reply.registered.reserve(groups.size());
-  for (GroupDefinition& definition : groups) {
+  reply.registered.reserve(request.groups.size());
+  for (GroupDefinition& definition : request.groups) {
     Group& group = groups_[definition.name];
     if (group.ranks == nullptr) {
       group.ranks = std::make_shared<const std::vector<Rank>>(
@@ -264,6 +285,7 @@ GroupRankRecord GroupTable::MakeRecord(const std::string& group,
 
 void GroupTable::RestoreFormation(FormationReply formation) {
   formation_ = std::move(formation);
+  calls_.Reset(formation_, /*is_new=*/false);
 }
 
 void GroupTable::Restore(GroupRecord record, Instant now) {
@@ -323,7 +345,7 @@ Status GroupTable::CheckInvariants() const {
     return InternalError(
         absl::StrCat("groups: count ", ranks_, " ranks, have ", ranks));
   }
-  return OkStatus();
+  return calls_.CheckInvariants();
 }
 
 }  // namespace muster::coordinator::core

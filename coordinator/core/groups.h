@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "coordinator/core/call.h"
+#include "coordinator/core/group_calls.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/journal.h"
@@ -30,6 +31,15 @@ struct GroupDefinition {
   std::string name{};
   std::vector<Rank> ranks{};  // world ranks, ascending
   std::string description{};  // for people
+};
+
+struct GroupsRequest {
+  Generation generation{};  // of the ranks; 0: the newest
+  // Groups that the caller leaves first.
+  std::vector<std::string> left{};
+  std::vector<GroupDefinition> groups{};
+  // The caller's call; without ranks it has those of the first of `groups`.
+  std::optional<GroupCall> call{};
 };
 
 // The part of a group that survives a restart (records.h): its definition and,
@@ -69,17 +79,17 @@ class GroupTable {
   // Forgets all groups; for a job that all members have left.
   void Clear();
 
-  // GroupsReply. The caller must be a live member. `generation` is that of the
-  // ranks; 0: the newest. The caller first leaves the groups named `left`, and
-  // stays out of them if the rest fails. Then it is registered in all of
-  // `groups` or in none. A group is forgotten when all members that have
+  // GroupsReply. The caller must be a live member. It first leaves the groups
+  // named `left`, and stays out of them if the rest fails. Then its call is
+  // compared with those of others. Then it is registered in all of `groups` or,
+  // if anything fails, in none. A group is forgotten when all members that have
   // registered it have left it or departed.
   // Errors: ABORTED (no generation or another one, or the caller has no rank in
   //   it), INVALID_ARGUMENT (a group's name or ranks, or other ranks than it
-  //   has: names both members and both lists), RESOURCE_EXHAUSTED.
-  void Register(const Call& call, Generation generation,
-                const std::vector<std::string>& left,
-                std::vector<GroupDefinition> groups, Instant now, Outbox& out);
+  //   has: names both members and both lists; see GroupCallTable),
+  //   RESOURCE_EXHAUSTED.
+  void Register(const Call& call, GroupsRequest request, Instant now,
+                Outbox& out);
 
   // The ranks of a group, ascending; null if the group is not registered.
   const std::vector<Rank>* FindRanks(absl::string_view group) const;
@@ -110,6 +120,8 @@ class GroupTable {
   };
 
   StatusOr<Rank> FindRank(const Call& call, Generation generation) const;
+  Status CheckCallAndGroups(Rank rank, GroupsRequest& request, Instant now,
+                            Outbox& out);
   Status CheckGroups(Rank rank,
                      const std::vector<GroupDefinition>& groups) const;
   Status CheckGroup(Rank rank, const GroupDefinition& group) const;
@@ -126,6 +138,7 @@ class GroupTable {
   Journal& journal_;
 
   FormationReply formation_;
+  GroupCallTable calls_;
   absl::btree_map<std::string, Group> groups_;
   int64_t ranks_ = 0;  // in all groups together
 };

@@ -55,8 +55,11 @@ class GroupTableTest : public testing::Test {
                        std::vector<GroupDefinition> groups,
                        int64_t generation = 3,
                        const std::vector<std::string>& left = {}) {
-    groups_.Register(From(member, 1, 1), Generation(generation), left,
-                     std::move(groups), now_, out_);
+    groups_.Register(From(member, 1, 1),
+                     {.generation = Generation(generation),
+                      .left = left,
+                      .groups = std::move(groups)},
+                     now_, out_);
     const Reply reply = std::exchange(out_.replies, {}).at(0);
     if (!reply.status.ok()) return reply.status.ToString();
     std::string counts;

@@ -61,6 +61,9 @@ struct Limits {
   int64_t decided_barrier_bytes = 64 << 20;
   int64_t groups = 1 << 16;
   int64_t group_ranks = 1 << 22;  // of all groups together
+  // Calls that make groups and wait for ranks. The oldest are forgotten.
+  int64_t group_calls = 4096;
+  int64_t group_call_bytes = 16 << 20;
 };
 
 // Error texts name at most this many ranks, and then `and 120 more`.

@@ -64,6 +64,8 @@ absl::string_view NoticeKindName(NoticeKind kind) {
       return "barrier_conflict";
     case NoticeKind::kBarrierAborted:
       return "barrier_aborted";
+    case NoticeKind::kGroupCallConflict:
+      return "group_call_conflict";
   }
   return "unknown";
 }

@@ -102,6 +102,7 @@ enum class NoticeKind {
   kBarrierMemberLost,
   kBarrierConflict,
   kBarrierAborted,
+  kGroupCallConflict,
 };
 
 // Returns "member_registered" and so on.

@@ -81,6 +81,8 @@ void SimChecker::Resume(core::Instant now) {
   waiting_.clear();
   // Members that come back are told of all of left_.
   leaves_.clear();
+  // The coordinator has forgotten the calls.
+  for (auto& [key, call] : group_calls_) call.text.clear();
   store_.Resume(now);
   history_begin_ = store_.revision();
 }

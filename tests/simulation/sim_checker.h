@@ -101,6 +101,7 @@ class SimChecker {
     int64_t closed = 0;
     int64_t grouped = 0;          // calls that registered groups
     int64_t group_conflicts = 0;  // refused ones of these
+    int64_t calls_told = 0;       // that others passed other arguments
     int64_t too_late = 0;         // barriers whose decision was dropped
     int64_t parts_released = 0;   // calls of barriers of some ranks
     int64_t read_together = 0;    // MultiGets
@@ -147,6 +148,7 @@ class SimChecker {
   void CheckFormation(const core::JoinRequest& join,
                       const core::Formation& formation);
   void ObserveGroups(const Waiting& waiting, const core::Reply& reply);
+  void ObserveGroupCall(const Waiting& waiting, const core::Reply& reply);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
   std::vector<core::Rank> FindParticipants(const core::BarrierRequest& request);
   void CheckEvents(const core::Outbox& out, const core::JobSnapshot& job,
@@ -196,6 +198,15 @@ class SimChecker {
   std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>,
            std::vector<int32_t>>
       counts_;
+  // The texts of the answers to numbered calls in which ranks meet.
+  std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>, std::string>
+      told_calls_;
+  // By epoch, generation and number of the call.
+  struct GroupCall {
+    std::set<uint64_t> hashes;  // of the arguments
+    std::string text;           // told to ranks that wait in vain
+  };
+  std::map<std::tuple<uint64_t, int64_t, int64_t>, GroupCall> group_calls_;
   // Leaves of ranks that the others do not know yet.
   struct Leave {
     core::Instant since;

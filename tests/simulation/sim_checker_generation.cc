@@ -135,11 +135,53 @@ void SimChecker::CheckFormation(const core::JoinRequest& join,
   }
 }
 
+// All ranks that wait in vain in one call are told the same, and none without
+// another rank that passed other arguments.
+void SimChecker::ObserveGroupCall(const Waiting& waiting,
+                                  const core::Reply& reply) {
+  const core::GroupCall& made = *waiting.request.group_call;
+  const core::Call& call = waiting.request.call;
+  if (!reply.status.ok() &&
+      reply.status.code() != StatusCode::kInvalidArgument) {
+    return;  // fenced, or its generation is over
+  }
+  // The caller does not know yet that the coordinator is a new one.
+  if (!formations_.contains(
+          {epoch_.value(), waiting.request.generation.value()})) {
+    return;
+  }
+  const std::string text(reply.status.message());
+  const auto [answer, first] = told_calls_.emplace(
+      std::make_tuple(call.member, call.incarnation, call.sequence.value()),
+      text);
+  if (!first) {
+    if (answer->second != text) {
+      Fail(
+          absl::StrCat("I6: ", ToCommand(waiting.request), " got two answers"));
+    }
+    return;
+  }
+  GroupCall& known = group_calls_[{
+      epoch_.value(), waiting.request.generation.value(), made.number}];
+  if (made.state != core::GroupCallState::kStillWaits) {
+    known.hashes.insert(made.arguments_hash);
+  }
+  if (reply.status.ok()) return;
+  ++seen_.calls_told;
+  if (known.hashes.size() < 2 || made.state == core::GroupCallState::kPasses ||
+      (!known.text.empty() && known.text != text)) {
+    Fail(absl::StrCat("I6: ", ToCommand(waiting.request), " got ",
+                      reply.status.ToString(), ", others ", known.text));
+  }
+  known.text = text;
+}
+
 // A call registers all of its groups or none; a retry gets the answer of the
 // first attempt.
 void SimChecker::ObserveGroups(const Waiting& waiting,
                                const core::Reply& reply) {
   const Request& request = waiting.request;
+  if (request.group_call.has_value()) return ObserveGroupCall(waiting, reply);
   const auto at = [&](const core::GroupDefinition& group) {
     return std::make_tuple(epoch_.value(), request.generation.value(),
                            group.name);

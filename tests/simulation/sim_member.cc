@@ -272,6 +272,28 @@ void SimMember::IssueGroups() {
   Issue(std::move(request));
 }
 
+// Comes to the next call in which all ranks meet, sometimes with other
+// arguments than most, or goes on waiting.
+void SimMember::IssueGroupCall() {
+  Request request;
+  request.verb = Verb::kRegisterGroups;
+  request.generation = formation_->generation;
+  core::GroupCall& call = request.group_call.emplace();
+  call.series = "all";
+  call.callers = static_cast<int32_t>(formation_->world.size());
+  if (group_calls_ > 0 && random_.Chance(0.5)) {
+    call.state = core::GroupCallState::kStillWaits;
+  } else {
+    ++group_calls_;
+    const bool odd = !calm_ && random_.Chance(0.1);
+    call.arguments = odd ? "makes two" : "makes one";
+    call.arguments_hash = odd ? 2 : 1;
+    if (random_.Chance(0.1)) call.state = core::GroupCallState::kPasses;
+  }
+  call.number = group_calls_;
+  Issue(std::move(request));
+}
+
 // Sets the acknowledged and unanswered numbers.
 void SimMember::Acknowledge(core::Call& call) const {
   uint64_t through = next_sequence_ - 1;
@@ -305,6 +327,9 @@ std::vector<Request> SimMember::Step(core::Instant now) {
   if (phase_ == Phase::kRunning) {
     if (!Waiting(Verb::kAwaitBarrier) && random_.Chance(0.7)) IssueBarrier();
     if (!Waiting(Verb::kRegisterGroups) && random_.Chance(0.1)) IssueGroups();
+    if (!Waiting(Verb::kRegisterGroups) && random_.Chance(0.2)) {
+      IssueGroupCall();
+    }
     if (!calm_ && random_.Chance(habits_.close)) {
       Request request;
       request.verb = Verb::kCloseRendezvous;
@@ -445,6 +470,7 @@ void SimMember::Complete(const Request& request, const Response& response) {
       }
       barriers_ = 0;
       grouped_ = false;
+      group_calls_ = 0;
       Forget(Verb::kAwaitBarrier);
       Forget(Verb::kRegisterGroups);
       phase_ = Phase::kRunning;
@@ -468,7 +494,8 @@ void SimMember::Complete(const Request& request, const Response& response) {
       if (phase_ == Phase::kRunning) CompleteBarrier(request, response);
       break;
     case Verb::kRegisterGroups:
-      if (phase_ == Phase::kRunning && response.reply.status.ok()) {
+      if (phase_ == Phase::kRunning && response.reply.status.ok() &&
+          !request.groups.empty()) {
         grouped_ = true;
       }
       break;

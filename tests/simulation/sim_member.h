@@ -98,6 +98,7 @@ class SimMember {
   void Complete(const Request& request, const Response& response);
   void CompleteBarrier(const Request& request, const Response& response);
   std::vector<core::Rank> Neighbours(int32_t width) const;
+  void IssueGroupCall();
   void Acknowledge(core::Call& call) const;
 
   const MemberHabits& habits_;
@@ -120,9 +121,10 @@ class SimMember {
   core::Instant heartbeat_at_;
   core::FormationReply formation_;
   core::Rank rank_;
-  int64_t barriers_ = 0;  // number of calls in this generation
-  bool grouped_ = false;  // the groups of this generation are registered
-  int64_t groups_ = 0;    // number of calls that registered groups
+  int64_t barriers_ = 0;     // number of calls in this generation
+  bool grouped_ = false;     // the groups of this generation are registered
+  int64_t groups_ = 0;       // number of calls that registered groups
+  int64_t group_calls_ = 0;  // in which ranks of this generation meet
   int64_t released_ = 0;
 };
 

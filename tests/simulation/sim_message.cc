@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 
 namespace muster::simulation {
 namespace {
@@ -152,6 +153,16 @@ std::string ToCommand(const Request& request) {
                                                       RanksText(group.ranks));
                                     }),
                       " left=", absl::StrJoin(request.groups_left, ","));
+      if (request.group_call.has_value()) {
+        const core::GroupCall& call = *request.group_call;
+        absl::StrAppend(
+            &line,
+            call.state == core::GroupCallState::kWaits        ? " waits="
+            : call.state == core::GroupCallState::kStillWaits ? " still="
+                                                              : " passes=",
+            call.series, ":", call.number,
+            " does=", absl::StrReplaceAll(call.arguments, {{" ", "+"}}));
+      }
       break;
     case Verb::kAwaitBarrier:
       absl::StrAppend(&line, " rank=", request.barrier.rank.value(),

@@ -57,6 +57,7 @@ struct Request {
   core::Generation generation{};  // for kGroups
   std::vector<core::GroupDefinition> groups{};
   std::vector<std::string> groups_left{};
+  std::optional<core::GroupCall> group_call{};
 };
 
 struct Response {

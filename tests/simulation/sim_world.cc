@@ -358,8 +358,12 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
     case Verb::kCloseRendezvous:
       return to.CloseRendezvous(call, "finished", now_, out);
     case Verb::kRegisterGroups:
-      return to.RegisterGroups(call, request.generation, request.groups_left,
-                               request.groups, now_, out);
+      return to.RegisterGroups(call,
+                               {.generation = request.generation,
+                                .left = request.groups_left,
+                                .groups = request.groups,
+                                .call = request.group_call},
+                               now_, out);
     case Verb::kAwaitBarrier:
       return to.Arrive(call, request.barrier, now_, out);
     default:

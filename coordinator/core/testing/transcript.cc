@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -343,17 +344,47 @@ class Player {
     return ranks;
   }
 
+  // `waits=new:1:0,1 does=makes+x`.
+  std::optional<GroupCall> ParseGroupCall() {
+    static const auto* const kStates =
+        new std::map<std::string, GroupCallState>{
+            {"waits", GroupCallState::kWaits},
+            {"still", GroupCallState::kStillWaits},
+            {"passes", GroupCallState::kPasses},
+            {"refused", GroupCallState::kRefused},
+            {"gave_up", GroupCallState::kGaveUp}};
+    for (const auto& [word, state] : *kStates) {
+      const std::vector<std::string> parts = Split(Argument(word), ':');
+      if (parts.empty()) continue;
+      GroupCall call{
+          .series = parts.at(0),
+          .number = Number(parts.at(1)),
+          .state = state,
+          .callers = static_cast<int32_t>(Number(Argument("callers"))),
+          .arguments = Text(Argument("does"))};
+      if (parts.size() > 2) call.ranks = ParseRanks(parts.at(2));
+      // As a client's hash, which need not be a good one.
+      for (const char c : call.arguments) {
+        call.arguments_hash =
+            call.arguments_hash * 31 + static_cast<uint8_t>(c);
+      }
+      return call;
+    }
+    return std::nullopt;
+  }
+
   // `of=tp0:0,1;dp0:0,2 left=pp0,pp1`.
   void RegisterGroups(const Call& call) {
-    std::vector<GroupDefinition> groups;
+    GroupsRequest request = {
+        .generation = Generation(Number(Argument("generation"))),
+        .left = Split(Argument("left"), ','),
+        .call = ParseGroupCall()};
     for (const std::string& word : Split(Argument("of"), ';')) {
       const std::vector<std::string> parts = Split(word, ':');
-      groups.push_back(
+      request.groups.push_back(
           {parts.at(0), ParseRanks(parts.at(1)), Text(Argument("about"))});
     }
-    coordinator_->RegisterGroups(
-        call, Generation(Number(Argument("generation"))),
-        Split(Argument("left"), ','), std::move(groups), now_, out_);
+    coordinator_->RegisterGroups(call, std::move(request), now_, out_);
   }
 
   void AwaitBarrier(const Call& call) {

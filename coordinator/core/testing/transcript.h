@@ -32,6 +32,8 @@ namespace muster::coordinator::core {
 //   NumKeys a/1                        ListKeys a/1 prefix=KEY after=KEY max=2
 //   Join a/1 rank=0 world=2 t=30s      Leave|ReportFailure a/1 why=TEXT
 //   RegisterGroups a/1 of=tp:0,1;dp:0,2 left=pp
+//   RegisterGroups a/1 waits|passes|refused=SERIES:1:0,1 does=TEXT callers=4
+//   RegisterGroups a/1 still|gave_up=SERIES:1
 //   AwaitBarrier a/1 rank=0 name=b t=30s all=1
 //   CloseRendezvous a/1 why=TEXT
 //

@@ -174,20 +174,53 @@ void Apply(v1::CloseRendezvousRequest& request, core::Call& call,
                                context.out);
 }
 
+// Returns nullopt for a state that this version does not know.
+std::optional<core::GroupCallState> ToState(v1::GroupCall::State state) {
+  switch (state) {
+    case v1::GroupCall::WAITS:
+      return core::GroupCallState::kWaits;
+    case v1::GroupCall::STILL_WAITS:
+      return core::GroupCallState::kStillWaits;
+    case v1::GroupCall::PASSES:
+      return core::GroupCallState::kPasses;
+    case v1::GroupCall::REFUSED:
+      return core::GroupCallState::kRefused;
+    case v1::GroupCall::GAVE_UP:
+      return core::GroupCallState::kGaveUp;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<core::GroupCall> ToGroupCall(v1::GroupCall& call) {
+  const std::optional<core::GroupCallState> state = ToState(call.state());
+  if (!state.has_value()) return std::nullopt;
+  return core::GroupCall{.series = std::move(*call.mutable_series()),
+                         .number = call.number(),
+                         .instance = call.instance(),
+                         .state = *state,
+                         .ranks = ToRanks(call.ranks()),
+                         .callers = call.callers(),
+                         .arguments = std::move(*call.mutable_arguments()),
+                         .arguments_hash = call.arguments_hash()};
+}
+
 void Apply(v1::RegisterGroupsRequest& request, core::Call& call,
            JobContext& context) {
   call.sequence = core::SequenceNumber(request.sequence());
-  std::vector<core::GroupDefinition> groups;
-  groups.reserve(request.groups_size());
+  core::GroupsRequest wanted = {
+      .generation = core::Generation(request.generation()),
+      .left = {request.left().begin(), request.left().end()}};
+  wanted.groups.reserve(request.groups_size());
   for (v1::GroupDefinition& group : *request.mutable_groups()) {
-    core::GroupDefinition& definition = groups.emplace_back();
+    core::GroupDefinition& definition = wanted.groups.emplace_back();
     definition.name = std::move(*group.mutable_name());
     definition.ranks = ToRanks(group.ranks());
     definition.description = std::move(*group.mutable_description());
   }
-  context.core.RegisterGroups(call, core::Generation(request.generation()),
-                              {request.left().begin(), request.left().end()},
-                              std::move(groups), context.now, context.out);
+  if (request.has_call()) wanted.call = ToGroupCall(*request.mutable_call());
+  context.core.RegisterGroups(call, std::move(wanted), context.now,
+                              context.out);
 }
 
 void ApplyOperation(v1::Operation& operation, core::Call& call,

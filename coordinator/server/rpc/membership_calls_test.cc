@@ -251,6 +251,35 @@ TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
   EXPECT_THAT(server_.Http("/metrics"),
               HasSubstr("\nmuster_coordinator_groups 2\n"));
 
+  // Ranks that pass different arguments to a call are told.
+  request.Clear();
+  request.set_sequence(3);
+  v1::GroupCall& call = *request.mutable_call();
+  call.set_series("new_group");
+  call.set_number(1);
+  call.set_state(v1::GroupCall::WAITS);
+  call.set_callers(2);
+  call.set_arguments("makes x");
+  call.set_arguments_hash(1);
+  ASSERT_TRUE(Call(&Members::RegisterGroups, request, &response).ok());
+  operation.Clear();
+  operation.set_id(6);
+  *operation.mutable_register_groups()->mutable_call() = call;
+  operation.mutable_register_groups()->mutable_call()->set_arguments("makes y");
+  operation.mutable_register_groups()->mutable_call()->set_arguments_hash(2);
+  EXPECT_EQ(b.Call(operation).status().code(), 0);
+  operation.set_id(7);
+  // A state of a later version.
+  operation.mutable_register_groups()->mutable_call()->set_state(
+      static_cast<v1::GroupCall::State>(99));
+  EXPECT_EQ(b.Call(operation).status().code(), 0);
+  operation.set_id(8);
+  operation.mutable_register_groups()->mutable_call()->set_state(
+      v1::GroupCall::STILL_WAITS);
+  EXPECT_EQ(v1::FromWire(b.Call(operation).status()).message(),
+            "ranks do not mean the same by one call: rank 0 (host-a, pid 0) "
+            "makes x, rank 1 (host-b, pid 0) makes y");
+
   // The last member to leave a group ends it.
   operation.Clear();
   operation.set_id(5);
