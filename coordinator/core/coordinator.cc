@@ -361,9 +361,8 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
 
 void Coordinator::RegisterGroups(const Call& call, GroupsRequest request,
                                  Instant now, Outbox& out) {
-  MutateAsMember(call, "RegisterGroups", now, out, [&] {
-    groups_.Register(call, std::move(request), now, out);
-  });
+  MutateAsMember(call, "RegisterGroups", now, out,
+                 [&] { groups_.Register(call, std::move(request), now, out); });
 }
 
 void Coordinator::Arrive(const Call& call, const BarrierRequest& request,
