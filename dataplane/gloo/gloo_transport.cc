@@ -41,6 +41,7 @@
 #include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/process_memory.h"
+#include "dataplane/cpu/transport/tcp_transport.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 
 namespace muster::dataplane::cpu {
@@ -524,7 +525,7 @@ StatusOr<std::unique_ptr<Transport>> ConnectGloo(absl::string_view backend,
   const std::string name = FindDeviceName();
   StatusOr<std::shared_ptr<Device>> device = MakeDevice(name, options);
   if (!device.ok()) return device.status();
-  StatusOr<std::unique_ptr<Transport>> tcp = Transport::Connect(
+  StatusOr<std::unique_ptr<Transport>> tcp = ConnectTcp(
       backend, options,
       {.name = name == "TCP" ? "gloo" : "gloo_ib", .tuning = tuning});
   if (!tcp.ok()) return tcp.status();

@@ -11,9 +11,9 @@
 
 namespace muster::dataplane::cpu {
 
-// As Transport::Connect, but collectives travel through the Gloo library: by
+// As ConnectTcp, but collectives travel through the Gloo library: by
 // its device for TCP or, if the environment variable GLOO_DEVICE_TRANSPORT is
-// IBVERBS, by that for InfiniBand. The connections of Transport::Connect form
+// IBVERBS, by that for InfiniBand. The connections of ConnectTcp form
 // and end the group, and carry its sends and receives. `tuning`: see
 // TransportChoice.
 //

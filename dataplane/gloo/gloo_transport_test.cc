@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
+#include "dataplane/cpu/transport/tcp_transport.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
@@ -130,7 +131,7 @@ TEST_F(GlooTransportTest, RanksOfAGroupHaveOneTransport) {
   auto first = std::async(std::launch::async, [&] {
     return ConnectGloo("gloo", MakeOptions(0)).status();
   });
-  const Status second = Transport::Connect("gloo", MakeOptions(1)).status();
+  const Status second = ConnectTcp("gloo", MakeOptions(1)).status();
   EXPECT_EQ(std::string(second.message()),
             "rank 0 has transport \"gloo\", rank 1 \"tcp\": "
             "MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "

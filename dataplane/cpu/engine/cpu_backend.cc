@@ -16,6 +16,7 @@
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/engine/multi_interface_backend.h"
+#include "dataplane/cpu/transport/tcp_transport.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/gloo/gloo_transport.h"
 #include "dataplane/reduction.h"
@@ -136,7 +137,7 @@ StatusOr<std::unique_ptr<Transport>> Connect(absl::string_view backend,
   if (!Tuning::Loaded().ok()) return Tuning::Loaded().status();
   const uint64_t tuning = Tuning::Loaded()->digest();
   if (name.empty() || name == "tcp") {
-    return Transport::Connect(backend, options, {.tuning = tuning});
+    return ConnectTcp(backend, options, {.tuning = tuning});
   }
   if (name == "gloo") return ConnectGloo(backend, options, tuning);
   return InvalidArgumentError(absl::StrCat("environment variable ", kTransport,

@@ -1,7 +1,6 @@
-#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/transport/tcp_transport.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/tcp_connections.h"
 #include "dataplane/cpu/transport/tcp_p2p_connections.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
@@ -337,9 +337,9 @@ void TcpTransport::Close(const Status& goodbye) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Transport>> Transport::Connect(
-    absl::string_view backend, const BackendOptions& options,
-    const TransportChoice& choice) {
+StatusOr<std::unique_ptr<Transport>> ConnectTcp(absl::string_view backend,
+                                                const BackendOptions& options,
+                                                const TransportChoice& choice) {
   auto transport = std::make_unique<TcpTransport>(options);
   Status status = transport->Open(backend, options, choice);
   if (!status.ok()) {

@@ -1,6 +1,6 @@
 // Tests a rank's goodbye as seen from the other end of its connections.
 
-#include "dataplane/cpu/transport/transport.h"
+#include "dataplane/cpu/transport/tcp_transport.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -20,6 +20,7 @@
 #include "dataplane/cpu/transport/control_connections.h"
 #include "dataplane/cpu/transport/goodbye_message.h"
 #include "dataplane/cpu/transport/listener.h"
+#include "dataplane/cpu/transport/transport.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/directory_store.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -35,13 +36,13 @@ constexpr size_t kBytes = 256 << 10;
 StatusOr<std::unique_ptr<Transport>> ConnectOneOfTwo(
     int rank, std::shared_ptr<BootstrapStore> store,
     const std::string& address) {
-  return Transport::Connect(
-      "gloo", {.rank = rank,
-               .world_size = 2,
-               .group_name = "world",
-               .store = std::move(store),
-               .deadline = Clock::now() + std::chrono::seconds(60),
-               .local_address = address});
+  return ConnectTcp("gloo",
+                    {.rank = rank,
+                     .world_size = 2,
+                     .group_name = "world",
+                     .store = std::move(store),
+                     .deadline = Clock::now() + std::chrono::seconds(60),
+                     .local_address = address});
 }
 
 // The body of a rank that stops itself after it has announced a receive. When
@@ -136,12 +137,12 @@ TEST(TransportTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
   const auto store = std::make_shared<testing::InMemoryStore>();
   const Instant deadline = Clock::now() + std::chrono::seconds(2);
   auto transport = std::async(std::launch::async, [&] {
-    return Transport::Connect("gloo", {.rank = 0,
-                                       .world_size = 3,
-                                       .group_name = "world",
-                                       .store = store,
-                                       .deadline = deadline,
-                                       .local_address = "127.0.0.1"});
+    return ConnectTcp("gloo", {.rank = 0,
+                               .world_size = 3,
+                               .group_name = "world",
+                               .store = store,
+                               .deadline = deadline,
+                               .local_address = "127.0.0.1"});
   });
   const auto values = store->Get({"gloo/0"}, deadline);
   ASSERT_TRUE(values.ok()) << values.status();

@@ -4,15 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
 
@@ -40,14 +36,6 @@ class Buffer {
   virtual Status WaitSend(int peer) = 0;
 };
 
-// The choices that must be alike on all ranks of a group.
-struct TransportChoice {
-  // A transport of another name may use the TCP one to form its group.
-  std::string name = "tcp";
-  // RankAddress::tuning.
-  uint64_t tuning = 0;
-};
-
 // Transport is one rank's connections to all other ranks of its group: one
 // connection each for collectives, one for a goodbye, and one to each peer with
 // which this rank exchanges sends and receives.
@@ -57,13 +45,6 @@ struct TransportChoice {
 // not mistaken for dead.
 class Transport {
  public:
-  // Joins the group: publishes this rank's address, gets the addresses of the
-  // other ranks, and connects to all of them. All must use `backend` and the
-  // same `choice`. Errors: see CreateBackend.
-  static StatusOr<std::unique_ptr<Transport>> Connect(
-      absl::string_view backend, const BackendOptions& options,
-      const TransportChoice& choice = {});
-
   virtual ~Transport() = default;
 
   // Makes a buffer for collectives. One thread at a time may use these buffers,
