@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"

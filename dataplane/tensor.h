@@ -11,7 +11,6 @@
 #include <initializer_list>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "base/inlined_vector.h"

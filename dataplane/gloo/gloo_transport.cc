@@ -25,7 +25,6 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>

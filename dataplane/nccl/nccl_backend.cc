@@ -15,7 +15,6 @@
 #include "base/thread_annotations.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
-#include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
 #include "dataplane/nccl/aborter.h"
 #include "dataplane/nccl/comm_stream.h"

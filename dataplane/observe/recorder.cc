@@ -1,6 +1,5 @@
 #include "dataplane/observe/recorder.h"
 
-#include <chrono>
 #include <memory>
 #include <new>
 #include <utility>

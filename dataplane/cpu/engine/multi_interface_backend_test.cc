@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"

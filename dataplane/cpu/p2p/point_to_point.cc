@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "base/exception_guard.h"
 #include "base/status.h"
-#include "base/text.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "dataplane/cpu/transport/transport_errors.h"

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "base/status.h"

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "dataplane/cpu/shm/shm_backend.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
