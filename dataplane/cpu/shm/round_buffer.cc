@@ -22,11 +22,6 @@ using cpu::Futex;
 using cpu::kQuickSpins;
 using cpu::Relax;
 
-// If processors are fewer than ranks: the number of yields per round before a
-// waiter calls waits_for_, which takes as long as a yield. One is mostly
-// enough.
-constexpr int kQuickYields = 2;
-
 // The total size of a group's rings, within the bounds of each. Rings larger
 // than kRingBytesMax were no faster.
 constexpr size_t kRingsBytes = 8 << 20;
@@ -174,10 +169,6 @@ void RoundBuffer::SeeAhead(int peer, uint64_t round) {
 }
 
 RoundBuffer::WaitResult RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
-  if (yields_in_ != round_) {
-    yields_in_ = round_;
-    yields_ = 0;
-  }
   for (int look = 0; look < kQuickSpins; ++look) {
     if (HasPosted(peer, round)) {
       seen_[peer] = round;
@@ -185,13 +176,7 @@ RoundBuffer::WaitResult RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
       return WaitResult::kDone;
     }
     if (look == 0) ++waits_;
-    if (traits_.is_crowded && IsWantedHere(round)) {
-      const Clock::time_point now = Clock::now();
-      if (yields_ == kQuickYields || yielding_.is_paused(now)) break;
-      ++yields_;
-      yielding_.GiveWay(now);
-      continue;
-    }
+    if (traits_.is_crowded && IsWantedHere(round)) break;
     Relax();
   }
   waits_for_(peer);

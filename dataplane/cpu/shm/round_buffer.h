@@ -342,10 +342,6 @@ class RoundBuffer {
   uint64_t seen_of_all_ = 0;
   int left_peer_ = -1;
   uint64_t waits_ = 0;
-  // The number of yields before waits_for_ was called, in round yields_in_;
-  // kQuickYields makes further waits in it long ones.
-  int yields_ = 0;
-  uint64_t yields_in_ = 0;
   // For waits that outlast the quick spins.
   cpu::SpinBudget spin_budget_;
   cpu::Yielding yielding_;

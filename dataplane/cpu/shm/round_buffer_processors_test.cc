@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/round_buffer_ranks.h"
@@ -117,22 +116,6 @@ TEST(RoundBufferProcessorsTest, OneOfTwoOnAProcessorStaysThere) {
   }
   EXPECT_LT(both, kTimes / 2);
   EXPECT_EQ(one_of_them > 0, CPU_COUNT(&all) > 1);
-}
-
-TEST(RoundBufferProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
-  const cpu_set_t all = Processors();
-  const cpu_set_t one = GetFirst(all);
-  Ranks ranks(2, {.is_crowded = true});
-  ranks.OnEach([&](RoundBuffer& round_buffer) {
-    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    for (int round = 0; round < 10'000; ++round) MeetOther(round_buffer);
-  });
-  for (int rank = 0; rank < 2; ++rank) {
-    const uint64_t waits = ranks.at(rank).waits();
-    EXPECT_GT(waits, 1000);
-    // On a busy machine not even most waits are short.
-    EXPECT_LT(ranks.told_by(rank), waits);
-  }
 }
 
 TEST(RoundBufferProcessorsTest, RanksThatMayBeOnOneProcessorAloneStayThere) {

@@ -26,16 +26,12 @@ class Ranks {
                  cpu::Yielding::Yield yield = sched_yield)
       : memory_(RoundBuffer::BytesFor(world_size, traits.ring_bytes) /
                 sizeof(Line)),
-        awaited_(world_size),
-        told_(world_size) {
+        awaited_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       awaited_[rank].store(-1);
       round_buffers_.push_back(std::make_unique<RoundBuffer>(
           memory_.data(), rank, world_size, traits,
-          [this, rank](int peer) {
-            awaited_[rank].store(peer);
-            if (peer >= 0) ++told_[rank];
-          },
+          [this, rank](int peer) { awaited_[rank].store(peer); },
           /*reserve=*/nullptr, yield));
     }
   }
@@ -50,8 +46,6 @@ class Ranks {
   std::atomic<uint32_t>& sleepers() { return GetWords(world_size())[0]; }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
-  // The number of waits that `rank` has reported.
-  uint64_t told_by(int rank) const { return told_[rank].load(); }
 
   void OnEach(const std::function<void(RoundBuffer&)>& body) {
     std::vector<std::thread> threads;
@@ -80,7 +74,6 @@ class Ranks {
 
   std::vector<Line> memory_;
   std::vector<std::atomic<int>> awaited_;
-  std::vector<std::atomic<uint64_t>> told_;
   std::vector<std::unique_ptr<RoundBuffer>> round_buffers_;
 };
 
