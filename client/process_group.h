@@ -407,12 +407,14 @@ class ProcessGroup {
   // rank to another with the same tag are received in their order. Sizes and
   // types must be equal.
   //
-  // Send returns when the tensor may be used again. Recv returns the rank that
-  // sent the message; without `src` and `group_src` it receives from the rank
-  // that sends first. Isend and Irecv return at once. A rank may Isend to
-  // itself and receive that with Irecv or Recv, also without `src`; Send to
-  // itself is an error. On nccl, an Isend to itself and its Irecv must be in
-  // one BatchIsendIrecv.
+  // Send returns when the tensor may be used again. The message may then be
+  // under way: it is lost if the receiver leaves without receiving it. It is an
+  // error if the receiver leaves before the message has left this rank. Recv
+  // returns the rank that sent the message; without `src` and `group_src` it
+  // receives from the rank that sends first. Isend and Irecv return at once. A
+  // rank may Isend to itself and receive that with Irecv or Recv, also without
+  // `src`; Send to itself is an error. On nccl, an Isend to itself and its
+  // Irecv must be in one BatchIsendIrecv.
   void Send(const Tensor& tensor, std::optional<int> dst,
             const SendOptions& options = {});
   int Recv(const Tensor& tensor, std::optional<int> src = std::nullopt,

@@ -26,6 +26,9 @@ namespace {
 // Reading so many bytes takes no longer than a thread's wake-up.
 constexpr size_t kShortBytesMax = 1 << 20;
 
+// Marks the ticket of a kTensor message; the rest is the send's sequence.
+constexpr uint64_t kTensorTicket = uint64_t{1} << 63;
+
 // The bytes of a tensor that a thread copies before it looks at other work.
 constexpr size_t kReadBytes = 4 << 20;
 
@@ -415,7 +418,6 @@ void PointToPoint::StartSend(const OperationPtr& operation,
     if (is_small && peer.credit == 0 && mailbox_ != nullptr) TakeMail(actions);
     if (is_small && peer.credit > 0) {
       --peer.credit;
-      operation->is_leaving = true;
       operation->is_eager = true;
       message.type = Message::kEager;
       if (Post(collective.peer, message, tensor.data(), tensor.bytes(),
@@ -584,6 +586,19 @@ void PointToPoint::Received(int peer, const Message& message,
 void PointToPoint::Take(int peer, const Message& message,
                         std::span<const std::byte> payload,
                         DeferredActions& actions) {
+  const Status taken = Guarded([&]() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    TakeByType(peer, message, payload, actions);
+    return OkStatus();
+  });
+  if (taken.ok()) return;
+  actions.failure = Status(
+      taken.code(),
+      absl::StrCat("handling a message of rank ", peer, " ", taken.message()));
+}
+
+void PointToPoint::TakeByType(int peer, const Message& message,
+                              std::span<const std::byte> payload,
+                              DeferredActions& actions) {
   switch (message.type) {
     case Message::kEager:
     case Message::kRequest:
@@ -628,6 +643,17 @@ void PointToPoint::TakeOffer(int peer, const Message& message,
     return;
   }
   Peer& state = peers_[peer];
+  const bool is_eager = message.type == Message::kEager;
+  uint64_t& unclaimed =
+      is_eager ? state.unclaimed_eager : state.unclaimed_requests;
+  const uint64_t most = is_eager ? kEagerWindow : kRequestsMax;
+  if (unclaimed == most) {
+    actions.failure = InternalError(absl::StrCat(
+        "rank ", peer, " sent more than ", most,
+        is_eager ? " small tensors" : " requests", " that nobody received"));
+    return;
+  }
+  ++unclaimed;
   if (HasMailFor(peer) && message.id != state.last_offered + 1) {
     state.early.try_emplace(message.id, Copy(peer, message, payload));
     return;
@@ -685,6 +711,10 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
   const Tensor& tensor = operation->tensor();
   Peer& state = peers_[peer];
   operation->peer = peer;
+  if (peer != transport_.rank()) {
+    --(message.type == Message::kEager ? state.unclaimed_eager
+                                       : state.unclaimed_requests);
+  }
   Status status = CheckFits(*operation, peer, message);
   if (status.ok() && message.type == Message::kEager) {
     if (tensor.bytes() > 0) {
@@ -769,11 +799,11 @@ void PointToPoint::TakeClear(int peer, const Message& message,
     return;
   }
   const Tensor& tensor = found->second->tensor();
-  found->second->is_leaving = true;
   Message sent;
   sent.type = Message::kTensor;
   sent.id = message.id;
-  connections_->PostTensor(peer, sent, tensor.data(), tensor.bytes());
+  connections_->PostTensor(peer, sent, tensor.data(), tensor.bytes(),
+                           found->second->collective.sequence | kTensorTicket);
 }
 
 void PointToPoint::TakeTensor(int peer, const Message& message,
@@ -794,26 +824,40 @@ void PointToPoint::TakeTaken(int peer, const Message& message,
                              DeferredActions& actions) {
   Peer& state = peers_[peer];
   const auto found = state.requests.find(message.id);
-  if (found == state.requests.end()) return;
-  Done(found->second, actions);
+  if (found == state.requests.end() ||
+      !(found->second->is_cleared || found->second->is_read)) {
+    actions.failure = InternalError(
+        absl::StrCat("rank ", peer, " took a send that it did not ask for"));
+    return;
+  }
+  const OperationPtr operation = std::move(found->second);
   state.requests.erase(found);
+  operation->is_taken = true;
+  // The connection may still read the tensor: see Sent.
+  if (operation->is_cleared && !operation->has_left) return;
+  Done(operation, actions);
 }
 
 void PointToPoint::TakeReads(int peer, const Message& message) {
   Peer& state = peers_[peer];
   const auto found = state.requests.find(message.id);
-  if (found != state.requests.end()) found->second->is_leaving = true;
+  if (found != state.requests.end()) found->second->is_read = true;
 }
 
-void PointToPoint::Sent(int peer, uint64_t sequence) {
+void PointToPoint::Sent(int peer, uint64_t ticket) {
   DeferredActions actions;
   {
     MutexLock lock(mutex_);
-    --peers_[peer].unsent_offers;
-    const auto found = running_.find(sequence);
-    // A large send also waits for kTaken.
-    if (found != running_.end() && found->second->is_eager) {
-      Done(OperationPtr(found->second), actions);
+    const bool is_tensor = (ticket & kTensorTicket) != 0;
+    if (!is_tensor) --peers_[peer].unsent_offers;
+    const auto found = running_.find(ticket & ~kTensorTicket);
+    if (found != running_.end()) {
+      const OperationPtr operation = found->second;
+      if (is_tensor) operation->has_left = true;
+      // A large send also waits for kTaken.
+      if (is_tensor ? operation->is_taken : operation->is_eager) {
+        Done(operation, actions);
+      }
     }
   }
   Carry(actions);
@@ -835,8 +879,8 @@ void PointToPoint::Ended(int peer, const Status& how) {
     for (const auto& [sequence, operation] : running_) {
       const Status loss = LossFor(*operation);
       if (loss.ok()) continue;
-      // The receiver has left in peace, so it has the tensor.
-      if (operation->is_leaving && in_peace) {
+      // What has not left is lost.
+      if (in_peace && (operation->is_read || operation->has_left)) {
         left.push_back(operation);
       } else {
         actions.failure = LabelFailure(operation->collective, loss);

@@ -47,6 +47,11 @@ namespace muster::dataplane::cpu {
 //   kTensor + payload    ->     arrives in the receive's tensor
 //                        <-     kTaken
 //
+// A send is complete when its tensor may be used again: a small one has then
+// left this rank, a large one was taken. If the peer leaves in peace first, a
+// send whose tensor has left, or is being read, is complete: the news that it
+// was taken may be lost. A send that has not left fails.
+//
 // If the receiver can read the sender's memory (Transport::FindMemory), the
 // request carries the tensor's address, and the receiver copies the tensor:
 //
@@ -126,6 +131,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // The number of small messages that may lie unclaimed at one peer: 2 MiB.
   static constexpr uint64_t kEagerWindow = 64;
+  // The number of requests, of 100 bytes each, that may do so.
+  static constexpr uint64_t kRequestsMax = 1 << 20;
 
   struct Operation {
     const Tensor& tensor() const {
@@ -142,11 +149,13 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     std::shared_ptr<PromisedWork> work;
     // True for a send in one message.
     bool is_eager = false;
-    // True for a send whose tensor is posted or being read. It waits only for
-    // the news that the tensor has left or was taken.
-    bool is_leaving = false;
-    // True for a send whose tensor is posted.
+    // True for a send whose tensor the peer has begun to read.
+    bool is_read = false;
+    // True for a send whose tensor is posted, and has left.
     bool is_cleared = false;
+    bool has_left = false;
+    // True for a send that the peer has taken.
+    bool is_taken = false;
     // The caller's peer; for a matched receive, the rank that sends.
     int peer = kAnyPeer;
   };
@@ -177,6 +186,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     // have overtaken others, by id.
     uint64_t last_offered = 0;
     std::map<uint64_t, Unclaimed> early;
+    // The numbers of kEager and kRequest messages that no receive has claimed.
+    uint64_t unclaimed_eager = 0;
+    uint64_t unclaimed_requests = 0;
     // The reason why no more messages come, or OK.
     Status ended;
   };
@@ -218,8 +230,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   Peer& Open(int peer) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Posts a message through the mailbox or on the connection. kEager and
-  // kRequest have a ticket. Returns true if the message has left, through the
-  // mailbox.
+  // kRequest have a ticket. Returns true if the message has left. False: it is
+  // queued, or the connection has ended and Ended will fail the operation.
   bool Post(int peer, const Message& message, const void* payload, size_t bytes,
             uint64_t ticket) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasMailFor(int peer) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -263,14 +275,18 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   void* FindMemory(int peer, const Message& message, size_t bytes);
   void Received(int peer, const Message& message,
                 std::span<const std::byte> payload);
-  void Sent(int peer, uint64_t sequence);
+  void Sent(int peer, uint64_t ticket);
   void Ended(int peer, const Status& how);
 
   // A copy of an offer.
   static Unclaimed Copy(int peer, const Message& message,
                         std::span<const std::byte> payload);
+  // Handles a message. Does not throw: an exception ends the group.
   void Take(int peer, const Message& message,
             std::span<const std::byte> payload, DeferredActions& actions)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeByType(int peer, const Message& message,
+                  std::span<const std::byte> payload, DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOffer(int peer, const Message& message,
                  std::span<const std::byte> payload, DeferredActions& actions)

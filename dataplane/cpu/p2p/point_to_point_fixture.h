@@ -6,6 +6,7 @@
 // a network.
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -98,7 +99,20 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
     holds_sends_ = true;
   }
 
-  // Connections to peers cannot be made from now on: no thread is left.
+  // The posted sends leave.
+  void LetSendsLeave() {
+    std::vector<uint64_t> tickets;
+    {
+      MutexLock lock(mutex_);
+      holds_sends_ = false;
+      tickets.swap(held_);
+    }
+    for (const uint64_t ticket : tickets) {
+      RunOnThread([this, ticket] { callbacks_.sent(1, ticket); });
+    }
+  }
+
+  // Nothing can be opened or posted from now on: no thread is left.
   void LackThreads() { lacks_threads_ = true; }
 
   // The number of tensors that this rank has sent.
@@ -118,22 +132,32 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
   }
   bool Post(int, const Message& message, const void*, size_t,
             uint64_t ticket) override {
-    MutexLock lock(mutex_);
-    sent_.push_back(message);
-    changed_.NotifyAll();
-    if (ticket != 0 && !holds_sends_ && thread_ != nullptr) {
-      thread_->Post([this, ticket] {
-        callbacks_.sent(1, ticket);
-        return OkStatus();
-      });
+    if (lacks_threads_) {
+      throw std::system_error(EAGAIN, std::generic_category());
     }
+    MutexLock lock(mutex_);
+    AddSent(message, ticket);
     return false;
   }
-  void PostTensor(int, const Message& message, const void*, size_t) override {
+  void PostTensor(int, const Message& message, const void*, size_t,
+                  uint64_t ticket) override {
     MutexLock lock(mutex_);
     ++tensors_sent_;
+    AddSent(message, ticket);
+  }
+  void AddSent(const Message& message, uint64_t ticket)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     sent_.push_back(message);
     changed_.NotifyAll();
+    if (ticket == 0 || thread_ == nullptr) return;
+    if (holds_sends_) {
+      held_.push_back(ticket);
+      return;
+    }
+    thread_->Post([this, ticket] {
+      callbacks_.sent(1, ticket);
+      return OkStatus();
+    });
   }
   void Run(std::function<bool()> step) override {
     RunOnThread([step = std::move(step)] {
@@ -164,6 +188,7 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
   CondVar changed_;
   Status cause_ MUSTER_GUARDED_BY(mutex_);
   bool holds_sends_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::vector<uint64_t> held_ MUSTER_GUARDED_BY(mutex_);
   std::deque<Message> sent_ MUSTER_GUARDED_BY(mutex_);
   int tensors_sent_ MUSTER_GUARDED_BY(mutex_) = 0;
   // The progress thread. Null after Join.

@@ -394,6 +394,17 @@ TEST_F(MailPointToPointTest, WhatOvertakesWaitsForWhatItOvertook) {
   EXPECT_TRUE(third->Wait().ok());
 }
 
+TEST_F(MailPointToPointTest, EarlyMessagesAreBounded) {
+  // Number 1 never comes.
+  std::vector<float> values(1);
+  (void)Receive(values);
+  for (uint64_t id = 2; id <= 66; ++id) {
+    transport_.Deliver(Offer(Message::kEager, 1, id), {5});
+  }
+  EXPECT_EQ(Failure(), InternalError("rank 1 sent more than 64 small tensors "
+                                     "that nobody received"));
+}
+
 // The connection has ended, and no thread was woken for the message.
 TEST_F(MailPointToPointTest, WhatAPeerLeftBeforeItWentIsTaken) {
   const auto looker = MakeMailbox(0);

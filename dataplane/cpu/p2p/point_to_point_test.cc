@@ -36,6 +36,73 @@ TEST_F(PointToPointTest, LargeTensorIsRequestedClearedSentAndTaken) {
   EXPECT_TRUE(work->Wait().ok());
 }
 
+// The connection still reads the tensor, whatever the peer says.
+TEST_F(PointToPointTest, ASendIsNotCompleteBeforeItsTensorHasLeft) {
+  transport_.HoldSends();
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  const Message request = transport_.TakeSent();
+  transport_.Deliver(Offer(Message::kClear, 0, request.id));
+  transport_.Deliver(Offer(Message::kTaken, 0, request.id));
+  // Messages are taken in order, so the earlier ones are taken when this
+  // completes.
+  std::vector<float> small(1);
+  const auto other = Receive(small);
+  transport_.Deliver(Offer(Message::kEager, 1), {5});
+  EXPECT_TRUE(other->Wait().ok());
+  EXPECT_FALSE(work->IsCompleted());
+  transport_.LetSendsLeave();
+  EXPECT_TRUE(work->Wait().ok());
+}
+
+TEST_F(PointToPointTest, ASendThatWasNotAskedForIsNotTaken) {
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  transport_.Deliver(Offer(Message::kTaken, 0, transport_.TakeSent().id));
+  EXPECT_EQ(Failure(),
+            InternalError("rank 1 took a send that it did not ask for"));
+  EXPECT_FALSE(work->IsCompleted());
+}
+
+TEST_F(PointToPointTest, ASendThatHasLeftIsCompleteWhenThePeerLeaves) {
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  transport_.Deliver(Offer(Message::kClear, 0, transport_.TakeSent().id));
+  EXPECT_EQ(transport_.TakeSent().type, Message::kTensor);
+  transport_.Leave();
+  EXPECT_TRUE(work->Wait().ok());
+}
+
+TEST_F(PointToPointTest, AClearedSendThatHasNotLeftFailsWhenThePeerLeaves) {
+  transport_.HoldSends();
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  transport_.Deliver(Offer(Message::kClear, 0, transport_.TakeSent().id));
+  EXPECT_EQ(transport_.TakeSent().type, Message::kTensor);
+  transport_.Leave();
+  EXPECT_EQ(Failure(), LeftDuring("send #1"));
+}
+
+TEST_F(PointToPointTest, APeerThatIgnoresItsCreditEndsTheGroup) {
+  for (int i = 0; i <= 64; ++i) {
+    transport_.Deliver(Offer(Message::kEager, 1), {5});
+  }
+  EXPECT_EQ(Failure(), InternalError("rank 1 sent more than 64 small tensors "
+                                     "that nobody received"));
+}
+
+TEST_F(PointToPointTest, WhatAMessageThrowsIsTheGroupsFailure) {
+  std::vector<float> values(kLarge);
+  (void)Receive(values);
+  transport_.LackThreads();
+  transport_.Deliver(Offer(Message::kRequest, kLarge, 1));
+  const Status failure = Failure();
+  EXPECT_EQ(failure.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(failure.message().find("handling a message of rank 1 could not "),
+            0u)
+      << failure;
+}
+
 TEST_F(PointToPointTest, ASendThatIsClearedTwiceEndsTheGroup) {
   std::vector<float> values(kLarge);
   const auto work = Send(values);
@@ -227,13 +294,17 @@ TEST_F(PointToPointTest, SenderIsToldOfEvery32SmallOnesThatWereClaimed) {
   EXPECT_EQ(credit.count, 32u);
 }
 
-TEST_F(PointToPointTest, SmallSendThatHasNotLeftIsCompleteWhenThePeerLeaves) {
+TEST_F(PointToPointTest, SmallSendThatHasNotLeftFailsWhenThePeerLeaves) {
   transport_.HoldSends();
   std::vector<float> values(3);
   const auto work = Send(values);
   EXPECT_FALSE(work->IsCompleted());
   transport_.Leave();
-  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_EQ(Failure(), LeftDuring("send #1"));
+  {
+    MutexLock lock(mutex_);
+    failure_ = OkStatus();
+  }
   // The next send needs the peer.
   (void)Send(values);
   EXPECT_EQ(Failure(), LeftDuring("send #2"));

@@ -79,10 +79,10 @@ class P2pConnections {
   virtual bool Post(int peer, const Message& message, const void* payload,
                     size_t bytes, uint64_t ticket) = 0;
 
-  // Posts a message whose payload stays where it is: until it has arrived, or
-  // Join.
+  // Posts a message whose payload stays where it is until `sent` is called for
+  // `ticket`, or Join.
   virtual void PostTensor(int peer, const Message& message, const void* data,
-                          size_t bytes) = 0;
+                          size_t bytes, uint64_t ticket) = 0;
 
   // Has the progress thread call `step` until it returns true, unless Join or
   // an abort of the transport comes first. Other work goes on between two

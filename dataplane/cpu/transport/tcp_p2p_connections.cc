@@ -12,16 +12,20 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/exception_guard.h"
 #include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
+#include "dataplane/culprit.h"
 
 namespace muster::dataplane::cpu {
 namespace {
@@ -29,7 +33,8 @@ namespace {
 // The bytes that one connection moves before the next one's turn.
 constexpr size_t kTurnBytes = 1 << 20;
 
-// The period in milliseconds of checks for the reason why a peer has gone.
+// The period in milliseconds of checks for the reason why a peer has gone, and
+// of checks of awaited peers.
 constexpr int kEndingPeriod = 5;
 
 // Marks the event of the eventfd.
@@ -59,10 +64,12 @@ bool HasArrived(int socket) {
 
 TcpP2pConnections::TcpP2pConnections(int rank, int world_size,
                                      const Listener& listener,
-                                     FindGone find_gone)
+                                     FindGone find_gone,
+                                     std::chrono::milliseconds offer_timeout)
     : rank_(rank),
       listener_(listener),
       find_gone_(std::move(find_gone)),
+      offer_timeout_(offer_timeout),
       incoming_(world_size),
       connections_(world_size) {}
 
@@ -150,6 +157,7 @@ void TcpP2pConnections::Offer(int peer) {
   ::close(std::exchange(connection.socket, -1));
   if (status.ok()) {
     connection.phase = Phase::kAwaited;
+    awaited_.push_back({peer, Clock::now()});
   } else if (IsAborted(status) && connection.attempts < Listener::kAttempts) {
     // The peer has dropped the connection before it read the offer.
     Connect(peer);
@@ -221,7 +229,8 @@ bool TcpP2pConnections::Post(int peer, const Message& message,
 }
 
 void TcpP2pConnections::PostTensor(int peer, const Message& message,
-                                   const void* data, size_t bytes) {
+                                   const void* data, size_t bytes,
+                                   uint64_t ticket) {
   MutexLock lock(mutex_);
   Connection& connection = connections_[peer];
   if (connection.phase == Phase::kEnded || connection.is_cut || is_stopping_) {
@@ -229,7 +238,8 @@ void TcpP2pConnections::PostTensor(int peer, const Message& message,
   }
   connection.sends.push_back({.head = {bytes, message},
                               .data = static_cast<const std::byte*>(data),
-                              .bytes = bytes});
+                              .bytes = bytes,
+                              .ticket = ticket});
   if (connection.phase == Phase::kOpen && connection.sends.size() == 1) {
     Watch(peer);
   }
@@ -316,13 +326,21 @@ void TcpP2pConnections::RunProgressThread(int poll) {
   std::array<epoll_event, 64> events;
   for (;;) {
     const bool has_steps = RunSteps();
-    const int period = TellEnded() ? kEndingPeriod : -1;
+    const bool is_awaiting = CheckAwaited();
+    const int period = TellEnded() || is_awaiting ? kEndingPeriod : -1;
     const int count =
         epoll_wait(poll, events.data(), static_cast<int>(events.size()),
                    has_steps ? 0 : period);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u32 != kWoken) {
-        Advance(static_cast<int>(events[i].data.u32));
+        const int peer = static_cast<int>(events[i].data.u32);
+        const Status advanced = Guarded([&] {
+          Advance(peer);
+          return OkStatus();
+        });
+        if (advanced.ok()) continue;
+        MutexLock lock(mutex_);
+        End(peer, advanced);
         continue;
       }
       MutexLock lock(mutex_);
@@ -345,6 +363,30 @@ bool TcpP2pConnections::RunSteps() {
   MutexLock lock(mutex_);
   steps_.splice(steps_.begin(), steps);
   return !steps_.empty();
+}
+
+bool TcpP2pConnections::CheckAwaited() {
+  std::erase_if(awaited_, [this](const Awaited& awaited) {
+    const int peer = awaited.peer;
+    // Called without the lock: see TcpTransport::Abort.
+    const bool is_gone =
+        find_gone_(peer, OkStatus(), /*since=*/Instant::max()).has_value();
+    const bool is_late = Clock::now() - awaited.since >= offer_timeout_;
+    MutexLock lock(mutex_);
+    if (connections_[peer].phase != Phase::kAwaited) return true;
+    if (is_gone) {
+      End(peer, OkStatus());
+    } else if (is_late) {
+      Status late = DeadlineExceededError(absl::StrCat(
+          "rank ", peer, " announced a connection for sends and receives and ",
+          "did not make it within ",
+          absl::FormatDuration(absl::FromChrono(offer_timeout_))));
+      SetCulpritRank(late, peer);
+      End(peer, late);
+    }
+    return is_gone || is_late;
+  });
+  return !awaited_.empty();
 }
 
 bool TcpP2pConnections::TellEnded() {

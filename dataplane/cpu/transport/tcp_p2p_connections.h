@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_CPU_TRANSPORT_TCP_P2P_CONNECTIONS_H_
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_TCP_P2P_CONNECTIONS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -28,12 +29,17 @@ class TcpP2pConnections : public P2pConnections {
  public:
   // Returns the error of a peer whose connection ended at `since`, with
   // `failure` if that is known; nullopt if the reason is not known yet: it is
-  // called again. Does not block.
+  // called again. `since` is max() if no connection has ended: nullopt unless
+  // the peer is gone. Does not block.
   using FindGone = std::function<std::optional<Status>(
       int peer, const Status& failure, Instant since)>;
+  // The time in which a peer that says that it connects must do so: as long as
+  // the system tries to connect.
+  static constexpr std::chrono::seconds kOfferTimeout{127};
   // The owner has `listener` call Take.
   TcpP2pConnections(int rank, int world_size, const Listener& listener,
-                    FindGone find_gone);
+                    FindGone find_gone,
+                    std::chrono::milliseconds offer_timeout = kOfferTimeout);
   // Destroy it after Join.
   ~TcpP2pConnections() override;
 
@@ -45,7 +51,7 @@ class TcpP2pConnections : public P2pConnections {
   bool Post(int peer, const Message& message, const void* payload, size_t bytes,
             uint64_t ticket) override;
   void PostTensor(int peer, const Message& message, const void* data,
-                  size_t bytes) override;
+                  size_t bytes, uint64_t ticket) override;
   void Run(std::function<bool()> step) override;
   void Join() override;
 
@@ -109,6 +115,12 @@ class TcpP2pConnections : public P2pConnections {
     Message message = {};
   };
 
+  // A peer that is offering a connection itself.
+  struct Awaited {
+    int peer;
+    Instant since;
+  };
+
   // A connection that has ended, until its reason is known.
   struct Ending {
     int peer;
@@ -147,6 +159,9 @@ class TcpP2pConnections : public P2pConnections {
   // Returns the number of bytes taken; nullopt if the connection has ended.
   std::optional<size_t> BeginTensor(int peer, const Head& head,
                                     std::span<const std::byte> here);
+  // Ends the connections whose peers are gone, or late. Returns whether some
+  // are still awaited.
+  bool CheckAwaited();
   // Closes the connections that have ended and calls `ended` for those whose
   // reason is known. Returns whether some remain.
   bool TellEnded();
@@ -154,12 +169,14 @@ class TcpP2pConnections : public P2pConnections {
   const int rank_;
   const Listener& listener_;
   const FindGone find_gone_;
+  const std::chrono::milliseconds offer_timeout_;
   // Constant after SetCallbacks.
   Callbacks callbacks_;
 
   // By rank.
   std::vector<Incoming> incoming_;
   // Used only by the progress thread.
+  std::vector<Awaited> awaited_;
   std::vector<Ending> endings_;
 
   Mutex mutex_;

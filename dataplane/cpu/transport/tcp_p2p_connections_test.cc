@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -38,16 +39,21 @@ class TcpP2pConnectionsTest : public ::testing::Test {
   };
 
   struct Rank {
-    explicit Rank(int rank)
+    Rank(int rank, std::chrono::milliseconds offer_timeout)
         : listener(rank, 2),
-          connections(rank, 2, listener,
-                      [this](int peer, const Status& failure,
-                             Instant) -> std::optional<Status> {
-                        if (!knows_goodbyes) return std::nullopt;
-                        if (!failure.ok()) return failure;
-                        return UnavailableError(
-                            absl::StrCat("rank ", peer, " is gone"));
-                      }) {
+          connections(
+              rank, 2, listener,
+              [this](int peer, const Status& failure,
+                     Instant since) -> std::optional<Status> {
+                if (!knows_goodbyes) return std::nullopt;
+                if (since == Instant::max() && !peer_is_gone) {
+                  return std::nullopt;
+                }
+                if (!failure.ok()) return failure;
+                return UnavailableError(
+                    absl::StrCat("rank ", peer, " is gone"));
+              },
+              offer_timeout) {
       address =
           *listener.Listen(*ChooseAddress({.local_address = "127.0.0.1"}));
       connections.SetCallbacks(
@@ -115,6 +121,7 @@ class TcpP2pConnectionsTest : public ::testing::Test {
     std::string tensor;
     void* invalid_memory = nullptr;
     std::atomic<bool> knows_goodbyes{true};
+    std::atomic<bool> peer_is_gone{false};
 
     Listener listener;
     TcpP2pConnections connections;
@@ -122,7 +129,9 @@ class TcpP2pConnectionsTest : public ::testing::Test {
     Listener::Sockets sockets;
   };
 
-  TcpP2pConnectionsTest() {
+  explicit TcpP2pConnectionsTest(std::chrono::milliseconds offer_timeout =
+                                     TcpP2pConnections::kOfferTimeout)
+      : ranks_{Rank(0, offer_timeout), Rank(1, offer_timeout)} {
     std::array<std::future<void>, 2> connected;
     for (size_t rank = 0; rank < 2; ++rank) {
       connected[rank] = std::async(std::launch::async, [this, rank] {
@@ -160,7 +169,7 @@ class TcpP2pConnectionsTest : public ::testing::Test {
     Message message;
     message.type = Message::kTensor;
     ranks_[rank].connections.PostTensor(1 - rank, message, tensor.data(),
-                                        tensor.size());
+                                        tensor.size(), /*ticket=*/0);
   }
 
   // The reply of a rank to a connection that the other rank offers.
@@ -175,7 +184,21 @@ class TcpP2pConnectionsTest : public ::testing::Test {
     return said;
   }
 
-  std::array<Rank, 2> ranks_{Rank(0), Rank(1)};
+  // Rank 1 waits for a connection that rank 0 has announced and never makes.
+  void AwaitRank0() {
+    Serve(0);
+    // Rank 1 does not answer this offer.
+    ranks_[0].connections.Open(1);
+    ranks_[1].connections.Open(0);
+  }
+
+  std::array<Rank, 2> ranks_;
+};
+
+class ImpatientTcpP2pConnectionsTest : public TcpP2pConnectionsTest {
+ protected:
+  ImpatientTcpP2pConnectionsTest()
+      : TcpP2pConnectionsTest(std::chrono::milliseconds(100)) {}
 };
 
 TEST_F(TcpP2pConnectionsTest, BothRanksMayOpenAtOnce) {
@@ -184,6 +207,22 @@ TEST_F(TcpP2pConnectionsTest, BothRanksMayOpenAtOnce) {
   Post(1, "one");
   EXPECT_EQ(ranks_[0].AwaitMessage(0).payload, "one");
   EXPECT_EQ(ranks_[1].AwaitMessage(0).payload, "zero");
+}
+
+TEST_F(TcpP2pConnectionsTest, APeerThatLeavesBeforeItConnectsIsGone) {
+  AwaitRank0();
+  Post(1, "never");
+  ranks_[1].peer_is_gone = true;
+  EXPECT_EQ(ranks_[1].AwaitEnd(), UnavailableError("rank 0 is gone"));
+}
+
+TEST_F(ImpatientTcpP2pConnectionsTest, APeerThatDoesNotConnectIsNamed) {
+  AwaitRank0();
+  const Status ended = ranks_[1].AwaitEnd();
+  EXPECT_EQ(ended, DeadlineExceededError(
+                       "rank 0 announced a connection for sends and receives "
+                       "and did not make it within 100ms"));
+  EXPECT_EQ(CulpritRank(ended), 0);
 }
 
 TEST_F(TcpP2pConnectionsTest, MessagesPostedBeforeThePeerOpensArrive) {
@@ -260,7 +299,8 @@ TEST_F(TcpP2pConnectionsTest, MemoryThatIsNotThereIsNamed) {
   OpenBoth();
   Message message;
   message.type = Message::kTensor;
-  ranks_[0].connections.PostTensor(1, message, nullptr, 1 << 20);
+  ranks_[0].connections.PostTensor(1, message, nullptr, 1 << 20,
+                                   /*ticket=*/0);
   const Status ended = ranks_[0].AwaitEnd();
   EXPECT_EQ(ended.code(), StatusCode::kInvalidArgument) << ended;
   EXPECT_EQ(CulpritRank(ended), 0);

@@ -291,7 +291,7 @@ std::optional<Status> TcpTransport::FindGone(int peer, const Status& failure,
                                              Instant since) {
   const std::optional<ControlConnections::End> end =
       control_connections_.Look(peer);
-  if (!end.has_value() && Clock::now() < since + kClosing) return std::nullopt;
+  if (!end.has_value() && Clock::now() - since < kClosing) return std::nullopt;
   return MakeGoneError(peer, end, failure);
 }
 
