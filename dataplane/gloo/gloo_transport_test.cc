@@ -139,6 +139,17 @@ TEST_F(GlooTransportTest, RanksOfAGroupHaveOneTransport) {
   EXPECT_EQ(CulpritRank(first.get()), 1);
 }
 
+TEST_F(GlooTransportTest, TheVariableChoosesTheLibrary) {
+  setenv("MUSTER_CPU_TRANSPORT", "gloo", /*overwrite=*/1);
+  auto first = std::async(std::launch::async, [&] {
+    return CreateGlooBackend(MakeOptions(0)).status();
+  });
+  const Status second = ConnectTcp("gloo", MakeOptions(1)).status();
+  EXPECT_THAT(std::string(second.message()),
+              HasSubstr("rank 0 has transport \"gloo\", rank 1 \"tcp\""));
+  EXPECT_EQ(CulpritRank(first.get()), 1);
+}
+
 TEST_F(GlooTransportTest, AnUnknownTransportIsRefused) {
   setenv("MUSTER_CPU_TRANSPORT", "ucx", /*overwrite=*/1);
   EXPECT_EQ(CreateGlooBackend(MakeOptions(0)).status(),

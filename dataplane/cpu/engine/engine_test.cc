@@ -430,6 +430,9 @@ struct Path {
   bool throws MUSTER_GUARDED_BY(mutex) = false;
   bool runs MUSTER_GUARDED_BY(mutex) = false;
   bool woken MUSTER_GUARDED_BY(mutex) = false;
+  // What the last Prepare has returned, and what the last Run was given.
+  const Backend::Prepared* made MUSTER_GUARDED_BY(mutex) = nullptr;
+  const Backend::Prepared* given MUSTER_GUARDED_BY(mutex) = nullptr;
   // The arguments of the calls of Leave.
   std::vector<bool> has_failed MUSTER_GUARDED_BY(mutex);
 };
@@ -439,8 +442,18 @@ class FakeShortcut : public Shortcut {
  public:
   explicit FakeShortcut(std::shared_ptr<Path> path) : path_(std::move(path)) {}
 
-  Status Run(const Collective&, Backend::Prepared*) override {
+  bool Takes(const Collective& collective) const override {
+    return collective.kind != CollectiveKind::kAllReduce;
+  }
+  std::unique_ptr<Backend::Prepared> Prepare(const Collective&) override {
+    auto prepared = std::make_unique<Backend::Prepared>();
     MutexLock lock(path_->mutex);
+    path_->made = prepared.get();
+    return prepared;
+  }
+  Status Run(const Collective&, Backend::Prepared* prepared) override {
+    MutexLock lock(path_->mutex);
+    path_->given = prepared;
     if (path_->throws) throw std::runtime_error("no thread left");
     path_->runs = true;
     path_->changed.NotifyAll();
@@ -470,6 +483,24 @@ class ShortcutTest : public EngineTest {
 
   const std::shared_ptr<Path> path_ = std::make_shared<Path>();
 };
+
+TEST_F(ShortcutTest, ItRunsWhatItHasPrepared) {
+  {
+    MutexLock lock(path_->mutex);
+    path_->woken = true;
+  }
+  const Collective barrier = NextBarrier();
+  const auto prepared = engine_->Prepare(barrier);
+  ASSERT_NE(prepared, nullptr);
+  (void)engine_->Run(barrier, prepared.get(), engine_->Enter(barrier));
+  {
+    MutexLock lock(path_->mutex);
+    EXPECT_EQ(path_->made, prepared.get());
+    EXPECT_EQ(path_->given, prepared.get());
+  }
+  // The connections run this one, and prepare nothing.
+  EXPECT_EQ(engine_->Prepare({.kind = CollectiveKind::kAllReduce}), nullptr);
+}
 
 TEST_F(ShortcutTest, WhatItThrowsIsTheGroupsFailure) {
   {

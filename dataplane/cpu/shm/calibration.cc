@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "dataplane/cpu/shm/streaming.h"
@@ -92,10 +93,14 @@ class Measurement {
 
   Calibration Run(const cpu::PeerMemory* peer) {
     Calibration found = {.is_known = true};
-    found.writes_past_caches = CompareWrites();
-    if (peer != nullptr) {
-      found.reads_are_fast = CompareReads(*peer, found.writes_past_caches);
+    const std::optional<bool> past_caches = CompareWrites();
+    found.writes_past_caches = past_caches.value_or(false);
+    std::optional<bool> fast_reads;
+    if (past_caches.has_value() && peer != nullptr) {
+      fast_reads = CompareReads(*peer, *past_caches);
     }
+    found.reads_are_fast = fast_reads.value_or(false);
+    found.is_measured = fast_reads.has_value();
     Ask(Request::kEnd);
     return found;
   }
@@ -109,7 +114,8 @@ class Measurement {
     return request == Request::kEnd || AwaitChange(shared_, turn, deadline_);
   }
 
-  bool CompareWrites() {
+  // nullopt if the time is not enough, here and below.
+  std::optional<bool> CompareWrites() {
     std::chrono::nanoseconds least[] = {kNever, kNever};
     // The first copies find pages and caches as they were.
     for (int i = -1; i < kWrites; ++i) {
@@ -120,28 +126,30 @@ class Measurement {
         std::atomic_thread_fence(std::memory_order_seq_cst);
         const std::chrono::nanoseconds took = Clock::now() - began;
         if (i >= 0) least[goes_past] = std::min(least[goes_past], took);
-        if (!Ask(Request::kTake)) return false;
+        if (!Ask(Request::kTake)) return std::nullopt;
       }
     }
     return ShouldWritePastCaches(least[0], least[1]);
   }
 
   // Rank 1 renews its data each time: a collective's is mostly new.
-  bool CompareReads(const cpu::PeerMemory& peer, bool goes_past) {
+  // False if the memory cannot be read.
+  std::optional<bool> CompareReads(const cpu::PeerMemory& peer,
+                                   bool goes_past) {
     std::chrono::nanoseconds staged = kNever;
     std::chrono::nanoseconds read = kNever;
     for (int i = -1; i < kReads; ++i) {
-      if (!Ask(Request::kRenew)) return false;
+      if (!Ask(Request::kRenew)) return std::nullopt;
       if (!Ask(goes_past ? Request::kStagePastCaches
                          : Request::kStageThroughCaches)) {
-        return false;
+        return std::nullopt;
       }
       // Without the time that rank 1 may have waited for a processor.
       Clock::time_point began = Clock::now();
       std::memcpy(own_.data(), shared_.data, kDataBytes);
       std::chrono::nanoseconds took = Clock::now() - began + shared_.took;
       if (i >= 0) staged = std::min(staged, took);
-      if (!Ask(Request::kRenew)) return false;
+      if (!Ask(Request::kRenew)) return std::nullopt;
       began = Clock::now();
       if (!peer.Read(shared_.address, own_.data(), kDataBytes)) return false;
       took = Clock::now() - began;
@@ -198,9 +206,10 @@ void SetKnownCalibration(const Calibration& known) {
                    (known.reads_are_fast ? kFastReads : 0));
 }
 
-Calibration Calibrate(void* memory, int rank, const cpu::PeerMemory* peer) {
+Calibration Calibrate(void* memory, int rank, const cpu::PeerMemory* peer,
+                      std::chrono::milliseconds time) {
   auto& shared = *static_cast<Shared*>(memory);
-  const Clock::time_point deadline = Clock::now() + kCalibrationTime;
+  const Clock::time_point deadline = Clock::now() + time;
   if (rank == 0) return Measurement(shared, deadline).Run(peer);
   Answer(shared, deadline);
   return {};
