@@ -20,6 +20,10 @@ using Names = std::vector<std::string>;
 // this many times as long.
 constexpr double kClearly = 1.1;
 
+// MUSTER_TUNE_FILE has no row with another algorithm than doubling for a
+// smaller all_reduce on connections: Tuning::ParseRow refuses it.
+constexpr int64_t kDoublingBytesMax = 32 << 10;
+
 Names OfGloo(const Operation& operation, bool) {
   const absl::string_view name = operation.name;
   if (name == "all_reduce") return {"doubling", "pairwise", "ring"};
@@ -106,9 +110,20 @@ const Tunable* FindTunable(const std::string& backend) {
 }
 
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
-                      const std::vector<TuneSample>& samples) {
+                      std::vector<TuneSample> samples) {
+  const bool must_double = setting.backend == "gloo" &&
+                           absl::string_view(operation.name) == "all_reduce";
+  if (must_double) {
+    std::erase_if(samples, [](const TuneSample& sample) {
+      return sample.bytes <= kDoublingBytesMax &&
+             sample.algorithm != "doubling";
+    });
+  }
   std::string rows;
-  for (const Range& range : BestRanges(samples)) {
+  for (Range& range : BestRanges(samples)) {
+    if (must_double && range.algorithm != "doubling") {
+      range.bytes_min = std::max(range.bytes_min, kDoublingBytesMax + 1);
+    }
     absl::StrAppend(&rows, operation.name, " ", FormatFields(setting), " ",
                     range.bytes_min, " ", range.bytes_max, " ", range.algorithm,
                     "\n");

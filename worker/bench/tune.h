@@ -46,7 +46,7 @@ inline constexpr char kTuneHeader[] = "muster-tune 1\n";
 // Makes rows for such a file (README.md). A row has the fastest algorithm for
 // its sizes, or that of the size before if no other was clearly faster.
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
-                      const std::vector<TuneSample>& samples);
+                      std::vector<TuneSample> samples);
 
 // Reads the samples of a file that muster-bench has written, each with the
 // algorithm that ran, which may differ from the requested one.

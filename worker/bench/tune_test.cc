@@ -25,8 +25,22 @@ TEST(TuneTest, RowsSayTheFastestOfEachSize) {
                        {.bytes = 65536, .algorithm = "pairwise", .time_us = 5},
                        {.bytes = 1 << 20, .algorithm = "ring", .time_us = 5}}),
             "all_reduce connections 4 any 4 1024 doubling\n"
-            "all_reduce connections 4 any 1025 65536 pairwise\n"
+            "all_reduce connections 4 any 32769 65536 pairwise\n"
             "all_reduce connections 4 any 65537 1048576 ring\n");
+}
+
+// The library refuses other rows.
+TEST(TuneTest, SmallAllReducesOnConnectionsAreDoubling) {
+  EXPECT_EQ(
+      TableRows(*FindOperation("all_reduce"), kGloo,
+                {{.bytes = 4, .algorithm = "ring", .time_us = 1},
+                 {.bytes = 4, .algorithm = "doubling", .time_us = 3},
+                 {.bytes = 32768, .algorithm = "pairwise", .time_us = 3},
+                 {.bytes = 32768, .algorithm = "doubling", .time_us = 9},
+                 {.bytes = 32769, .algorithm = "pairwise", .time_us = 3},
+                 {.bytes = 32769, .algorithm = "doubling", .time_us = 9}}),
+      "all_reduce connections 4 any 4 32768 doubling\n"
+      "all_reduce connections 4 any 32769 32769 pairwise\n");
 }
 
 TEST(TuneTest, WhatIsHardlyFasterHasNoRow) {

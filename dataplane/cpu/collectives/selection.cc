@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/text.h"
+#include "dataplane/cpu/collectives/exchange.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::cpu {
@@ -242,6 +243,17 @@ StatusOr<Tuning::Row> Tuning::ParseRow(absl::string_view line) {
       !IsPossible(row.kind, row.medium, row.algorithm)) {
     return unknown(absl::StrCat("algorithm of ", fields[0], " in ", fields[1]),
                    fields[6]);
+  }
+  // Backend::fusable_bytes: up to there an element has the same bits in any
+  // all_reduce, so that coalesced ones have. The other media's algorithms all
+  // combine in one order.
+  if (row.kind == CollectiveKind::kAllReduce &&
+      row.medium == Medium::kConnections &&
+      row.algorithm != Algorithm::kDoubling &&
+      row.bytes_min <= kNotePayloadBytesMax) {
+    return InvalidArgumentError(absl::StrCat(
+        "all_reduce in connections of up to ", kNotePayloadBytesMax,
+        " bytes must be doubling: results must not depend on coalescing"));
   }
   return row;
 }

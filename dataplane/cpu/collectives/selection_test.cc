@@ -1,5 +1,6 @@
 #include "dataplane/cpu/collectives/selection.h"
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::cpu {
@@ -285,6 +286,26 @@ TEST(TuningTest, AnErrorNamesTheFileAndTheLine) {
   EXPECT_EQ(
       row("broadcast shared_memory 4 any 1 2 symmetric"),
       begin + "3: no algorithm of broadcast in shared_memory \"symmetric\"");
+}
+
+TEST(TuningTest, SmallAllReducesKeepTheirBitsWhenCoalesced) {
+  const auto parse = [](const char* row) {
+    return Tuning::Parse(absl::StrCat("muster-tune 1\n", row), "file").status();
+  };
+  for (const char* const row : {"all_reduce connections 4 any 32768 65536 ring",
+                                "all_reduce connections 4 any 0 4 pairwise"}) {
+    EXPECT_EQ(parse(row),
+              InvalidArgumentError(
+                  "environment variable MUSTER_TUNE_FILE: \"file\", line 2: "
+                  "all_reduce in connections of up to 32768 bytes must be "
+                  "doubling: results must not depend on coalescing"));
+  }
+  for (const char* const row : {"all_reduce connections 4 any 32769 65536 ring",
+                                "all_reduce connections 4 any 0 99 doubling",
+                                "all_reduce shared_memory 4 any 0 99 by_parts",
+                                "broadcast connections 4 any 0 99 chain"}) {
+    EXPECT_EQ(parse(row), OkStatus()) << row;
+  }
 }
 
 }  // namespace
