@@ -57,12 +57,12 @@ class PointToPoint::SpinningWork : public PromisedWork {
     return status;
   }
 
-  // A caller that asks repeatedly should not wait for the progress thread's
+  // A caller that asks repeatedly should not wait for the mailbox thread's
   // next poll. Every caller asks once or twice.
   bool IsCompleted() const override {
     if (PromisedWork::IsCompleted()) return true;
     if (asked_.fetch_add(1, std::memory_order_relaxed) >= kAskedInPassing) {
-      owner_->WakeProgressThread();
+      owner_->WakeMailboxThread();
     }
     return false;
   }
@@ -135,7 +135,7 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
       if (mailbox_ != nullptr) {
         // A small send that is complete does not need it.
         if (running_.contains(collective.sequence)) TakeMail(actions);
-        HaveProgressThreadLook();
+        HaveMailboxThreadLook();
       }
       LeaveToOthers(operation, wants, actions);
     }
@@ -165,7 +165,7 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
                                     return true;
                                   });
   // Reading may take long.
-  if (!progress_thread_.joinable()) {
+  if (!mailbox_thread_.joinable()) {
     GiveToConnections(actions.readings);
     return;
   }
@@ -173,9 +173,9 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
   if (left_.done.empty() && left_.readings.empty()) return;
   has_left_.store(true, std::memory_order_relaxed);
   ++started_;
-  // Otherwise no thread sleeps, or the progress thread polls soon.
-  if (wants || progress_thread_rests_) mailbox_->Wake();
-  progress_thread_rests_ = false;
+  // Otherwise no thread sleeps, or the mailbox thread polls soon.
+  if (wants || mailbox_thread_rests_) mailbox_->Wake();
+  mailbox_thread_rests_ = false;
 }
 
 void PointToPoint::GiveToConnections(const std::vector<Reading>& readings) {
@@ -209,11 +209,11 @@ void PointToPoint::GiveToSelf(const OperationPtr& receive,
   });
 }
 
-void PointToPoint::HaveProgressThreadLook() {
+void PointToPoint::HaveMailboxThreadLook() {
   if (running_.empty()) return;
   ++started_;
-  if (!progress_thread_rests_) return;
-  progress_thread_rests_ = false;
+  if (!mailbox_thread_rests_) return;
+  mailbox_thread_rests_ = false;
   mailbox_->Wake();
 }
 
@@ -341,7 +341,7 @@ void PointToPoint::Learn(bool sleeps, Instant began) {
   }
 }
 
-void PointToPoint::WakeProgressThread() {
+void PointToPoint::WakeMailboxThread() {
   std::shared_ptr<ShmMailbox> mailbox;
   {
     MutexLock lock(mutex_);
@@ -358,7 +358,7 @@ void PointToPoint::WantMail() {
   if (!closed_ && !running_.empty()) mailbox_->SetWants(true);
 }
 
-void PointToPoint::RunProgressThread() {
+void PointToPoint::RunMailboxThread() {
   std::shared_ptr<ShmMailbox> mailbox;
   {
     MutexLock lock(mutex_);
@@ -376,9 +376,9 @@ void PointToPoint::RunProgressThread() {
       if (closed_) return;
       idle_polls = started_ == seen_started ? idle_polls + 1 : 0;
       seen_started = started_;
-      progress_thread_rests_ = idle_polls > mail_options_.idle_polls;
-      period = progress_thread_rests_ ? std::chrono::microseconds(0)
-                                      : mail_options_.look_period;
+      mailbox_thread_rests_ = idle_polls > mail_options_.idle_polls;
+      period = mailbox_thread_rests_ ? std::chrono::microseconds(0)
+                                     : mail_options_.look_period;
     }
     mailbox->Sleep(dozed, period);
   }
@@ -392,8 +392,8 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
     state.credit = kEagerWindow;
     if (HasMailFor(peer)) {
       mailbox_->Open(peer);
-      if (!progress_thread_.joinable()) {
-        progress_thread_ = std::thread([this] { RunProgressThread(); });
+      if (!mailbox_thread_.joinable()) {
+        mailbox_thread_ = std::thread([this] { RunMailboxThread(); });
       }
     }
   }
@@ -527,7 +527,7 @@ void PointToPoint::Quiesce() {
     while (carriers_ > 0) changed_.Wait(mutex_);
   }
   if (connections_ != nullptr) connections_->Join();
-  if (progress_thread_.joinable()) progress_thread_.join();
+  if (mailbox_thread_.joinable()) mailbox_thread_.join();
 }
 
 void PointToPoint::Close(const Status& cause) {

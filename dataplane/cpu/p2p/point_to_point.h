@@ -72,13 +72,13 @@ namespace muster::dataplane::cpu {
 //
 // A thread that waits for a send or receive polls the mailbox for a while, so
 // it gets messages without another thread. This rank asks its peers to wake it
-// only when that thread stops polling, or when the progress thread, which polls
+// only when that thread stops polling, or when the mailbox thread, which polls
 // from time to time, finds something running: a thread that wakes up competes
 // with polling threads.
 //
-// Thread-safe. Its threads, started when they are first needed: that of the
-// P2pConnections, which also copies this rank's sends to itself, and the
-// progress thread, for mailbox messages that arrive while no thread polls.
+// Thread-safe. Its threads, started when they are first needed: the progress
+// thread of the P2pConnections, which also copies this rank's sends to itself,
+// and the mailbox thread, for messages that arrive while no thread polls.
 class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.
@@ -92,7 +92,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     // The host has fewer processors than ranks. Waiters then never spin for
     // longer than kSpinTime.
     bool is_crowded = false;
-    // How often the progress thread polls while sends and receives are started,
+    // How often the mailbox thread polls while sends and receives are started,
     // and how many polls may find nothing before it sleeps until it is woken.
     std::chrono::microseconds look_period{500};
     int idle_polls = 100;
@@ -204,7 +204,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Work to do after the lock is released.
   struct DeferredActions {
     std::vector<OperationPtr> done = {};
-    // Done by the connections' thread, or by a waiting thread.
+    // Done by the progress thread, or by a waiting thread.
     std::vector<Reading> readings = {};
     Status failure = OkStatus();
   };
@@ -241,10 +241,10 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   bool TakeMail(DeferredActions& actions)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // As above, and does the work left to others. Called by a thread that waits
-  // for `own` until `deadline`, or by the progress thread (null).
+  // for `own` until `deadline`, or by the mailbox thread (null).
   bool TakeMail(const Work* own, Instant deadline)
       MUSTER_LOCKS_EXCLUDED(mutex_);
-  // Gives readings to the connections' thread, except those that the waiter for
+  // Gives readings to the progress thread, except those that the waiter for
   // `own` shall do itself.
   void GiveAway(const Work* own, Instant deadline,
                 std::vector<Reading>& readings)
@@ -256,8 +256,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Removes and returns the first receive for `tag` from `peer`, or null.
   OperationPtr TakeReceive(int peer, int tag)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Wakes the progress thread if a message may have come.
-  void WakeProgressThread() MUSTER_LOCKS_EXCLUDED(mutex_);
+  // Wakes the mailbox thread if a message may have come.
+  void WakeMailboxThread() MUSTER_LOCKS_EXCLUDED(mutex_);
   // Polls the mailbox until `work` is complete or until `give_up`. The caller
   // waits until `deadline`.
   void Look(const PromisedWork& work, Instant give_up, Instant deadline)
@@ -267,11 +267,11 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Asks the peers to wake this rank until nothing runs. Call TakeMail
   // afterwards.
   void WantMail() MUSTER_LOCKS_EXCLUDED(mutex_);
-  void RunProgressThread();
-  // Makes the progress thread poll from time to time, after a start.
-  void HaveProgressThreadLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunMailboxThread();
+  // Makes the mailbox thread poll from time to time, after a start.
+  void HaveMailboxThreadLook() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Called by the connections' thread.
+  // Called by the progress thread.
   void* FindMemory(int peer, const Message& message, size_t bytes);
   void Received(int peer, const Message& message,
                 std::span<const std::byte> payload);
@@ -339,17 +339,17 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   MailMaker make_mail_ MUSTER_GUARDED_BY(mutex_);
   // Null before the first Start, after Close, or if there is none.
   std::shared_ptr<ShmMailbox> mailbox_ MUSTER_GUARDED_BY(mutex_);
-  // Work for the thread that polls the mailbox, or for the progress thread.
+  // Work for the thread that polls the mailbox, or for the mailbox thread.
   DeferredActions left_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
   // The waiters' spin budget, updated under the lock, and whether they use it.
   SpinBudget spin_budget_;
   std::atomic<bool> learns_{false};
   Yielding yielding_;
-  // Counts the events that make the progress thread poll.
+  // Counts the events that make the mailbox thread poll.
   uint64_t started_ MUSTER_GUARDED_BY(mutex_) = 0;
-  // The progress thread sleeps until it is woken.
-  bool progress_thread_rests_ MUSTER_GUARDED_BY(mutex_) = false;
+  // The mailbox thread sleeps until it is woken.
+  bool mailbox_thread_rests_ MUSTER_GUARDED_BY(mutex_) = false;
   MailboxOptions mail_options_ MUSTER_GUARDED_BY(mutex_);
   // The number of threads that do work from the mailbox.
   int carriers_ MUSTER_GUARDED_BY(mutex_) = 0;
@@ -362,7 +362,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   std::list<Unclaimed> unclaimed_ MUSTER_GUARDED_BY(mutex_);
 
   // Started with the first peer that the mailbox reaches.
-  std::thread progress_thread_;
+  std::thread mailbox_thread_;
 };
 
 }  // namespace muster::dataplane::cpu

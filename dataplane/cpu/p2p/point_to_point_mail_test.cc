@@ -84,12 +84,12 @@ class AnyMailPointToPointTest : public PointToPointTest {
   std::shared_ptr<ShmMailbox> peer_mail_;
 };
 
-// The progress thread sleeps until it is woken.
+// The mailbox thread sleeps until it is woken.
 class MailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   explicit MailPointToPointTest(MailboxOptions options = {})
       : AnyMailPointToPointTest(WithoutPolls(options)) {
-    // Send number 1 starts the progress thread.
+    // Send number 1 starts the mailbox thread.
     std::vector<float> values(1);
     EXPECT_TRUE(Send(values)->IsCompleted());
     EXPECT_EQ(TakeLeft().size(), 1u);
@@ -285,7 +285,7 @@ TEST_F(LateMailPointToPointTest, WhoAsksForAShortTimeLearnsNothingFromThat) {
   EXPECT_LT(times[times.size() / 2], SpinBudget::kMost / 4);
 }
 
-// Repeated IsCompleted wakes the progress thread.
+// Repeated IsCompleted wakes the mailbox thread.
 TEST_F(MailPointToPointTest, WhoAsksIsTold) {
   std::vector<float> values(1);
   const auto work = Receive(values);
@@ -499,7 +499,7 @@ TEST_F(NearMailPointToPointTest, WhoWaitsReadsNothingLargeForOthers) {
   EXPECT_TRUE(mine == theirs);
 }
 
-// The progress thread with default options.
+// The mailbox thread with default options.
 class TickingMailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   TickingMailPointToPointTest() : AnyMailPointToPointTest(MailboxOptions()) {}
@@ -517,7 +517,7 @@ TEST_F(TickingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
   }
 }
 
-// The progress thread usually sleeps before the next start.
+// The mailbox thread usually sleeps before the next start.
 class RestingMailPointToPointTest : public AnyMailPointToPointTest {
  protected:
   RestingMailPointToPointTest()

@@ -2,7 +2,7 @@
  * interleaving, no thread waits for ever for a message that has come. One rank
  * puts messages into the mailbox of another. Threads of that rank start to
  * receive them and wait for their completion, with or without polling; its
- * progress thread (Postman) polls from time to time, and sleeps when it can.
+ * mailbox thread (Postman) polls from time to time, and sleeps when it can.
  *
  * Steps of different threads are sequential here. On processors a store may
  * come after a later load; where that matters, shm_mailbox.cc has a fence. Each
@@ -27,8 +27,8 @@ bool left;               /* completions left to other threads */
 byte started;
 bool wants;
 bool asleep;
-bool rung;  /* the progress thread was woken since PrepareToSleep */
-bool rests; /* the progress thread sleeps until it is woken */
+bool rung;  /* the mailbox thread was woken since PrepareToSleep */
+bool rests; /* the mailbox thread sleeps until it is woken */
 byte lookers;
 
 inline TakePut() {
@@ -80,13 +80,13 @@ inline Start(next) {
     complete[me] = false;
     running++;
     TakePut();
-    /* HaveProgressThreadLook */
+    /* HaveMailboxThreadLook */
     if
     :: running > 0 ->
-#if BREAK != 5 /* the progress thread does not see the start */
+#if BREAK != 5 /* the mailbox thread does not see the start */
       started++;
 #endif
-#if BREAK != 6 /* the progress thread is not woken */
+#if BREAK != 6 /* the mailbox thread is not woken */
       if
       :: rests ->
         rests = false;
