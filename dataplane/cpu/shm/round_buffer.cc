@@ -175,7 +175,6 @@ RoundBuffer::WaitResult RoundBuffer::AwaitUnseen(int peer, uint64_t round) {
       if (round == round_) AskForMore(GetSlot(peer));
       return WaitResult::kDone;
     }
-    if (look == 0) ++waits_;
     if (traits_.is_crowded && IsWantedHere(round)) break;
     Relax();
   }

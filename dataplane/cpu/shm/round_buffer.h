@@ -193,9 +193,6 @@ class RoundBuffer {
   void Wake();
   bool is_woken() const { return woken_.load(std::memory_order_acquire); }
 
-  // The number of this rank's waits that its first check did not end.
-  uint64_t waits() const { return waits_; }
-
   // The number of moves of this rank's thread to another processor.
   int moves() const { return moves_; }
 
@@ -341,7 +338,6 @@ class RoundBuffer {
   // A round that this rank has seen posted by all.
   uint64_t seen_of_all_ = 0;
   int left_peer_ = -1;
-  uint64_t waits_ = 0;
   // For waits that outlast the quick spins.
   cpu::SpinBudget spin_budget_;
   cpu::Yielding yielding_;
