@@ -430,7 +430,7 @@ struct Path {
   bool throws MUSTER_GUARDED_BY(mutex) = false;
   bool runs MUSTER_GUARDED_BY(mutex) = false;
   bool woken MUSTER_GUARDED_BY(mutex) = false;
-  // What the last Prepare has returned, and what the last Run was given.
+  // The result of the last Prepare, and the argument of the last Run.
   const Backend::Prepared* made MUSTER_GUARDED_BY(mutex) = nullptr;
   const Backend::Prepared* given MUSTER_GUARDED_BY(mutex) = nullptr;
   // The arguments of the calls of Leave.

@@ -879,7 +879,7 @@ void PointToPoint::Ended(int peer, const Status& how) {
     for (const auto& [sequence, operation] : running_) {
       const Status loss = LossFor(*operation);
       if (loss.ok()) continue;
-      // What has not left is lost.
+      // A tensor that has not left is lost.
       if (in_peace && (operation->is_read || operation->has_left)) {
         left.push_back(operation);
       } else {
