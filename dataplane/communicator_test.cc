@@ -31,6 +31,17 @@ class CommunicatorTest : public ::testing::Test {
         {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values_)}});
   }
 
+  // The backend's next run sets run_begins_, and ends when run_may_end_ is set.
+  void HoldRun() {
+    backend_->run = [this] {
+      run_begins_.set_value();
+      run_may_end_.get_future().wait();
+      return OkStatus();
+    };
+  }
+
+  std::promise<void> run_begins_;
+  std::promise<void> run_may_end_;
   std::vector<float> values_ = std::vector<float>(4);
   FakeBackend* backend_ = new FakeBackend;  // Owned by the communicator.
   Communicator communicator_{{.group_name = "g",
@@ -220,22 +231,16 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
 
 // The backend sees collectives in the order of their numbers.
 TEST_F(CommunicatorTest, ARunHasItsPlaceBeforeAnyOtherIsNumbered) {
-  std::promise<void> inside;
-  std::promise<void> leave;
-  backend_->run = [&] {
-    inside.set_value();
-    leave.get_future().wait();
-    return OkStatus();
-  };
+  HoldRun();
   auto first = std::async(std::launch::async, [&] {
     return communicator_.Run({.kind = CollectiveKind::kBarrier});
   });
-  inside.get_future().wait();
+  run_begins_.get_future().wait();
   backend_->run = nullptr;
   EXPECT_TRUE(communicator_.Run({.kind = CollectiveKind::kBarrier}).ok());
   EXPECT_THAT(backend_->tickets, ElementsAre(1, 2));
   EXPECT_EQ(communicator_.progress().current, "barrier #1");
-  leave.set_value();
+  run_may_end_.set_value();
   EXPECT_TRUE(first.get().ok());
 }
 
@@ -441,18 +446,12 @@ TEST_F(PreparedTest, AGroupThatWasDestroyedSaysSo) {
 
 TEST_F(PreparedTest, AnotherThreadIsRefusedWhileOneRuns) {
   const auto prepared = PrepareAllReduce();
-  std::promise<void> inside;
-  std::promise<void> leave;
-  backend_->run = [&] {
-    inside.set_value();
-    leave.get_future().wait();
-    return OkStatus();
-  };
+  HoldRun();
   auto running = std::async(std::launch::async,
                             [&] { return communicator_.Run(*prepared); });
-  inside.get_future().wait();
+  run_begins_.get_future().wait();
   EXPECT_EQ(communicator_.Run(*prepared).code(), StatusCode::kInvalidArgument);
-  leave.set_value();
+  run_may_end_.set_value();
   EXPECT_TRUE(running.get().ok());
   backend_->run = nullptr;
   EXPECT_TRUE(communicator_.Run(*prepared).ok());
@@ -509,22 +508,16 @@ TEST_F(CommunicatorTest, OnlyTheFirstAbortCounts) {
 }
 
 TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
-  std::promise<void> runs;
-  std::promise<void> ends;
-  backend_->run = [&] {
-    runs.set_value();
-    ends.get_future().wait();
-    return OkStatus();
-  };
+  HoldRun();
   Status status = UnknownError("has not ended");
   std::thread caller(
       [&] { status = communicator_.Run({.kind = CollectiveKind::kBarrier}); });
-  runs.get_future().wait();
+  run_begins_.get_future().wait();
   std::thread ending([&] { communicator_.Shutdown(); });
   // The backend is aborted, and lives until the caller has left it.
   while (communicator_.status().ok()) std::this_thread::yield();
   EXPECT_EQ(communicator_.progress().current, "barrier #1");
-  ends.set_value();
+  run_may_end_.set_value();
   caller.join();
   ending.join();
   EXPECT_TRUE(status.ok()) << status;
