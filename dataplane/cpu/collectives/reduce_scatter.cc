@@ -8,20 +8,47 @@
 namespace muster::dataplane::cpu {
 namespace {
 
-// Reduces everything on every rank, which keeps its part: the fewest steps.
-Status ReduceAll(const Reduction& reduction, double factor,
-                 const Blocks& inputs, const Block& output, size_t count,
-                 Exchange& exchange) {
-  std::byte* const accumulators =
-      exchange.Scratch(count * reduction.accumulator_bytes());
-  std::byte* next = accumulators;
-  std::byte* own = accumulators;
-  for (int rank = 0; rank < exchange.world_size(); ++rank) {
-    if (rank == exchange.rank()) own = next;
+// Between two ranks: each gives the other its part alone, which is half of what
+// ReduceEverywhere sends. `theirs` and `own` are accumulators.
+Status ReducePair(const Reduction& reduction, const Blocks& inputs,
+                  const std::byte* theirs, std::byte* own, Exchange& exchange) {
+  const int rank = exchange.rank();
+  const int peer = 1 - rank;
+  Status sent = exchange.SendNote(
+      peer, theirs, inputs[peer].count * reduction.accumulator_bytes(),
+      inputs[peer].count);
+  if (!sent.ok()) return sent;
+  const size_t count = inputs[rank].count;
+  StatusOr<const std::byte*> other = exchange.ReceiveNote(peer, count);
+  if (!other.ok()) return other.status();
+  reduction.Combine(own, rank == 0 ? own : *other, rank == 0 ? *other : own,
+                    count);
+  reduction.Finish(own, count, exchange.world_size());
+  return OkStatus();
+}
+
+// All accumulators, `count`, fit into a note. Takes the fewest steps.
+Status ReduceSmall(const Reduction& reduction, double factor,
+                   const Blocks& inputs, const Block& output, size_t count,
+                   Exchange& exchange) {
+  const int world_size = exchange.world_size();
+  std::byte* next = exchange.Scratch(count * reduction.accumulator_bytes());
+  std::vector<std::byte*> parts;
+  for (int rank = 0; rank < world_size; ++rank) {
+    parts.push_back(next);
     reduction.Load(next, inputs[rank].data, inputs[rank].count, factor);
     next += inputs[rank].count * reduction.accumulator_bytes();
   }
-  Status status = ReduceEverywhere(reduction, accumulators, count, exchange);
+  std::byte* const own = parts[exchange.rank()];
+  Status status;
+  if (world_size == 2) {
+    exchange.set_algorithm("pairwise");
+    status = ReducePair(reduction, inputs, parts[1 - exchange.rank()], own,
+                        exchange);
+  } else {
+    exchange.set_algorithm("doubling");
+    status = ReduceEverywhere(reduction, parts[0], count, exchange);
+  }
   if (status.ok()) reduction.Store(output.data, own, output.count);
   return status;
 }
@@ -37,9 +64,8 @@ Status ReduceScatter(const Collective& collective, Exchange& exchange) {
   for (const Block& input : inputs) count += input.count;
   if (exchange.world_size() == 1 ||
       count * reduction.accumulator_bytes() <= kNotePayloadBytesMax) {
-    exchange.set_algorithm("doubling");
-    return ReduceAll(reduction, collective.factor, inputs, output, count,
-                     exchange);
+    return ReduceSmall(reduction, collective.factor, inputs, output, count,
+                       exchange);
   }
   exchange.set_algorithm("pairwise");
   return ReduceAndScatter(reduction, collective.factor, inputs, output,
