@@ -27,11 +27,6 @@ using cpu::Relax;
 constexpr size_t kRingsBytes = 8 << 20;
 constexpr size_t kRingBytesMax = 2 << 20;
 
-// The least time between two moves, each of which takes some 10 us: other
-// programs may use the new processor, and the system may bring both ranks
-// together again.
-constexpr std::chrono::milliseconds kMovePeriod{10};
-
 // Rings do not begin at a page, as tensors often do: a processor stalls when it
 // reads at the same page offset at which it has just written to another page.
 constexpr size_t kRingsOffset = 2 * RoundBuffer::kLineBytes;
@@ -43,40 +38,6 @@ constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
 // A rank may lose its processor for so long between its post and the wake-up.
 // Such a wake-up is late, not lost.
 constexpr std::chrono::nanoseconds kRingTime = std::chrono::milliseconds(100);
-
-// The `number`-th (cyclically) of the processors in `own` and not in `taken`;
-// -1 if there is none.
-int FindProcessor(const cpu_set_t& own, const cpu_set_t& taken, int number) {
-  cpu_set_t others;
-  CPU_AND(&others, &own, &taken);
-  CPU_XOR(&others, &own, &others);
-  const int count = CPU_COUNT(&others);
-  if (count == 0) return -1;
-  int before = number % count;
-  int processor = 0;
-  while (!CPU_ISSET(processor, &others) || before-- > 0) ++processor;
-  return processor;
-}
-
-// Moves this thread, whose affinity is `own`, to `processor`. The system may
-// move it again later.
-bool MoveTo(int processor, const cpu_set_t& own) {
-  cpu_set_t there;
-  CPU_ZERO(&there);
-  CPU_SET(processor, &there);
-  if (sched_setaffinity(0, sizeof(there), &there) != 0) return false;
-  // A thread that may use all processors of its control group has no affinity
-  // of its own. It must not get one: it follows changes of the group.
-  cpu_set_t every;
-  CPU_ZERO(&every);
-  for (int each = 0; each < CPU_SETSIZE; ++each) CPU_SET(each, &every);
-  cpu_set_t now;
-  if (sched_setaffinity(0, sizeof(every), &every) != 0 ||
-      sched_getaffinity(0, sizeof(now), &now) != 0 || !CPU_EQUAL(&now, &own)) {
-    sched_setaffinity(0, sizeof(own), &own);
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -220,14 +181,12 @@ RoundBuffer::WaitResult RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
   WaitResult outcome = WaitResult::kDone;
   const Clock::time_point began = Clock::now();
   Clock::time_point until = began + spin_budget_.value();
-  SayWhere(sched_getcpu());
-  if (yielding_.is_paused(began)) {
-    if (traits_.is_crowded) {
-      // Ranks that need this processor get it sooner if this rank sleeps.
-      until = began;
-    } else if (began >= next_move_) {
-      LeaveProcessorTo(peer);
-    }
+  const int processor = sched_getcpu();
+  SayWhere(processor);
+  // A rank that needs this processor gets it sooner if this rank sleeps.
+  if (yielding_.is_paused(began) &&
+      (traits_.is_crowded || GetProcessor(peer) == processor)) {
+    until = began;
   }
   for (Clock::time_point now = began; now < until;
        now = yielding_.GiveWay(now)) {
@@ -244,29 +203,6 @@ RoundBuffer::WaitResult RoundBuffer::AwaitSlowly(int peer, uint64_t round) {
     spin_budget_.HasSlept(began, Clock::now());
   }
   return outcome;
-}
-
-void RoundBuffer::LeaveProcessorTo(int peer) {
-  const int processor = sched_getcpu();
-  cpu_set_t own;
-  if (processor < 0 || GetProcessor(peer) != processor ||
-      sched_getaffinity(0, sizeof(own), &own) != 0) {
-    return;
-  }
-  cpu_set_t taken;
-  CPU_ZERO(&taken);
-  for (int rank = 0; rank < world_size_; ++rank) {
-    if (GetProcessor(rank) >= 0) CPU_SET(GetProcessor(rank), &taken);
-  }
-  // Chosen by rank, so that not all choose the same, and another one next time.
-  const int target = FindProcessor(own, taken, rank_ + moves_);
-  if (target < 0) return;
-  // Announce it before moving: otherwise the other rank on this processor would
-  // move as well.
-  SayWhere(target);
-  if (MoveTo(target, own)) ++moves_;
-  SayWhere(sched_getcpu());
-  next_move_ = Clock::now() + kMovePeriod;
 }
 
 void RoundBuffer::SayWhere(int processor) {

@@ -79,15 +79,10 @@ struct RoundBufferTraits {
 // post is visible after the nap; a rank that posts later sees the mark and
 // wakes the sleeper.
 //
-// Where ranks run is the system's choice, with one exception. Beside programs
-// that compute on all processors the system may leave two ranks on one, where
-// they alternate. So if yields take long, a rank that waits for a rank last
-// seen waiting on the same processor moves to another processor that it may
-// use, if no rank is there; it announces this first, because otherwise the
-// other rank would move as well. It moves by narrowing the affinity of its
-// thread (sched_setaffinity(2)), and restores the affinity after it has run
-// there. Not with fewer processors than ranks. MEASUREMENTS.md says what this
-// gains.
+// Where ranks run is the system's choice. Beside programs that compute on all
+// processors it may leave two ranks on one, where they alternate: so if yields
+// take long, a rank sleeps at once when the rank that it waits for was last
+// seen waiting on the same processor (MEASUREMENTS.md).
 //
 // Used by one thread at a time, except for Wake.
 class RoundBuffer {
@@ -193,9 +188,6 @@ class RoundBuffer {
   void Wake();
   bool is_woken() const { return woken_.load(std::memory_order_acquire); }
 
-  // The number of moves of this rank's thread to another processor.
-  int moves() const { return moves_; }
-
  private:
   // The processor prefetches further lines itself while these are copied.
   static constexpr size_t kLinesAhead = 3;
@@ -214,8 +206,7 @@ class RoundBuffer {
     // The rank for which it sleeps, plus 1; zero: it is awake.
     std::atomic<uint32_t> sleeps_for;
     std::atomic<uint32_t> has_left;
-    // The processor on which it waited last, or to which it moves, plus 1;
-    // zero: none yet.
+    // The processor on which it waited last, plus 1; zero: none yet.
     std::atomic<uint32_t> processor;
     // Written by other ranks: one that has left because of a failure, plus 1;
     // zero: none.
@@ -288,9 +279,7 @@ class RoundBuffer {
   bool IsWantedHere(uint64_t round);
   // Whether the wait is over, and its `outcome`.
   bool IsOver(int peer, uint64_t round, WaitResult& outcome);
-  // If `peer` waited last on this thread's processor, moves to another one.
-  void LeaveProcessorTo(int peer);
-  // Announces that this rank is, or will be, on `processor`.
+  // Announces that this rank is on `processor`.
   void SayWhere(int processor);
   // The processor that its bell names, or -1.
   int GetProcessor(int rank) const {
@@ -341,9 +330,6 @@ class RoundBuffer {
   // For waits that outlast the quick spins.
   cpu::SpinBudget spin_budget_;
   cpu::Yielding yielding_;
-  int moves_ = 0;
-  // The earliest time of the next move.
-  std::chrono::steady_clock::time_point next_move_ = {};
   std::atomic<bool> woken_{false};
 };
 

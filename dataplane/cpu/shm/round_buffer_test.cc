@@ -1,7 +1,9 @@
 #include "dataplane/cpu/shm/round_buffer.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -415,14 +417,30 @@ TEST(RoundBufferWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
   PostUnrung(ranks);
 }
 
+// Makes `rank` run on a processor of its own, if there are enough.
+void PinRank(int rank) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  int before = rank % CPU_COUNT(&all);
+  int processor = 0;
+  while (!CPU_ISSET(processor, &all) || before-- > 0) ++processor;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(processor, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+}
+
 // One sleep must not cause the next for ever (see SpinBudget).
 TEST(RoundBufferWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds kLate{300};
   constexpr int kRounds = 500;
   static_assert(kLate > cpu::kSpinTime && 2 * kLate < cpu::SpinBudget::kMost);
-  Ranks ranks(2, {.is_crowded = false});
+  // After a long yield a rank would spin for less.
+  Ranks ranks(2, {.is_crowded = false}, [] { return 0; });
   ranks.OnEach([&](RoundBuffer& round_buffer) {
+    PinRank(round_buffer.rank());
     const std::atomic<uint32_t>& rings = ranks.rings(round_buffer.rank());
     // Rank 1 is late in the first round.
     bool is_late = round_buffer.rank() == 1;
@@ -464,6 +482,33 @@ TEST(RoundBufferWaitTest, ALongYieldIsFollowedByASleep) {
     EXPECT_EQ(ranks.at(1).Open(0), WaitResult::kDone);
     ranks.at(1).Post();
   }
+}
+
+// While it spins, the rank that it waits for has no processor.
+TEST(RoundBufferWaitTest, AfterALongYieldARankSleepsForOneOnItsProcessor) {
+  // Pauses yields for longer than the rounds take.
+  Ranks ranks(2, {.is_crowded = false}, [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return 0;
+  });
+  std::atomic<int64_t> used_ns = 0;
+  ranks.OnEach([&](RoundBuffer& round_buffer) {
+    PinRank(0);
+    timespec begin = {};
+    for (uint64_t round = 0; round < 2 * kRounds; ++round) {
+      if (round == kRounds) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+      ASSERT_EQ(round_buffer.Open(0), WaitResult::kDone);
+      round_buffer.Post();
+      ASSERT_EQ(round_buffer.Await(1 - round_buffer.rank()), WaitResult::kDone);
+    }
+    timespec end = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    used_ns += (end.tv_sec - begin.tv_sec) * 1'000'000'000 + end.tv_nsec -
+               begin.tv_nsec;
+  });
+  // In every round one of them would spin.
+  EXPECT_LT(used_ns.load(),
+            kRounds * std::chrono::nanoseconds(cpu::kSpinTime).count());
 }
 
 TEST(RoundBufferWaitTest, WakeEndsASleepAndEverythingLater) {
