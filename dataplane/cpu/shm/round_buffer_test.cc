@@ -488,7 +488,10 @@ TEST(RoundBufferWaitTest, ALongYieldIsFollowedByASleep) {
 TEST(RoundBufferWaitTest, AfterALongYieldARankSleepsForOneOnItsProcessor) {
   // Pauses yields for longer than the rounds take.
   Ranks ranks(2, {.is_crowded = false}, [] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    while (std::chrono::steady_clock::now() < until) {
+    }
     return 0;
   });
   std::atomic<int64_t> used_ns = 0;
