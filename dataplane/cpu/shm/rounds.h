@@ -154,6 +154,7 @@ class Rounds {
   // The bytes per round if all ranks write, and then read: as many as possible,
   // because every round is waited for.
   size_t most_bytes() const { return round_buffer_.most_bytes(); }
+  bool is_crowded() const { return round_buffer_.is_crowded(); }
 
   // Begins the next round, in which this rank publishes up to `bytes`. The
   // caller may write to payload() until Post.

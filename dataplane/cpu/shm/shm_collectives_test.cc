@@ -391,5 +391,40 @@ TEST(AllToAllTest, ManyRanksOfWhichOneHasLittleAgree) {
   });
 }
 
+// With so many ranks on few processors, all but one look at one alone.
+TEST(BarrierTest, OfManyRanksLetsNobodyGoBeforeAllHaveCome) {
+  constexpr int kMany = 48;
+  constexpr int kTimes = 3;
+  testing::LocalWorld world({.backend = "shm", .world_size = kMany});
+  std::atomic<int> have_come = 0;
+  world.OnEachRank([&](Communicator& communicator) {
+    for (int time = 1; time <= kTimes; ++time) {
+      // Another rank each time, of them the one that all look at.
+      if (communicator.rank() == (time - 1) * (kMany - 1) / (kTimes - 1)) {
+        while (have_come.load() < time * kMany - 1) std::this_thread::yield();
+      }
+      ++have_come;
+      ASSERT_EQ(communicator.Run(Collective{.kind = CollectiveKind::kBarrier}),
+                OkStatus());
+      ASSERT_GE(have_come.load(), time * kMany);
+    }
+  });
+}
+
+TEST(BarrierTest, OfManyRanksFailsOnAllIfOneRunsAnother) {
+  constexpr int kMany = 48;
+  constexpr int kOther = 40;
+  testing::LocalWorld world({.backend = "shm", .world_size = kMany});
+  world.OnEachRank([&](Communicator& communicator) {
+    Collective collective = {.kind = CollectiveKind::kBarrier};
+    std::vector<float> values(1);
+    if (communicator.rank() == kOther) {
+      collective.kind = CollectiveKind::kAllReduce;
+      collective.tensors = {Tensor(values)};
+    }
+    EXPECT_FALSE(communicator.Run(collective).ok());
+  });
+}
+
 }  // namespace
 }  // namespace muster::dataplane::shm

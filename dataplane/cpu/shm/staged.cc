@@ -30,7 +30,7 @@ class Staged : public PerPeerRounds {
   Staged(ShmContext& context, const Collective& collective)
       : PerPeerRounds(context, collective) {}
 
-  Status Barrier() { return Meet(); }
+  Status Barrier();
   Status Gather();
   Status Broadcast();
   Status ReduceAtOnce();
@@ -60,6 +60,21 @@ class Staged : public PerPeerRounds {
   // One round of Broadcast, with `chunk` of a tensor of `all_bytes`.
   inline Status BroadcastRound(const Block& chunk, size_t all_bytes);
 };
+
+// If many ranks share processors, rank 0 alone looks at all others, and they at
+// rank 0: to look at each takes longer than to change between them.
+Status Staged::Barrier() {
+  constexpr int kManyRanks = 48;
+  if (!is_crowded() || world_size_ < kManyRanks) return Meet();
+  Status status = Open(0);
+  if (!status.ok()) return status;
+  Post();
+  status = rank_ == 0 ? AwaitAll() : Await(0, element_count());
+  if (status.ok()) status = Open(0);
+  if (!status.ok()) return status;
+  Post();
+  return rank_ == 0 ? OkStatus() : Await(0, element_count());
+}
 
 void Staged::ShowElements(const Block& block, size_t offset) {
   PublishFactor(0);
