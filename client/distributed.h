@@ -90,9 +90,9 @@ struct InitProcessGroupOptions {
   // free port. Not given: MUSTER_HTTP_PORT; without that, nothing is served.
   std::optional<int> http_port = std::nullopt;
 
-  // How long a failed collective waits for the coordinator to say which rank is
-  // to blame. After a timeout of the collective the error may come this much
-  // later, while the ranks find out which rank did not finish it.
+  // How long a failed collective waits for the coordinator, and the coordinator
+  // for the departure that explains a broken connection. A coordinator that has
+  // the report may take longer to find the culprit, at most 6 seconds.
   std::chrono::milliseconds verdict_timeout = std::chrono::milliseconds(2000);
 };
 

@@ -23,7 +23,7 @@ class StreamSession;
 
 // Reports that a member of the job is gone: another member, or this one after
 // it reported a failure. kWaiting reports that members wait for the next
-// generation.
+// generation, kGroupFailed that a group failed.
 struct MemberEvent {
   enum class Kind {
     // The member left the job.
@@ -37,6 +37,8 @@ struct MemberEvent {
     // The member waits for a seat in the next generation while one runs: see
     // `waiting`.
     kWaiting,
+    // A group of this member failed: see `group`.
+    kGroupFailed,
   };
   Kind kind = Kind::kLeft;
   // The member, with rank, host, cause and last progress.
@@ -68,6 +70,12 @@ struct MemberEvent {
   std::vector<RankRange> left_ranks;
   // Some of those members, at most 8, with cause and last progress.
   std::vector<MemberInfo> left_members;
+  // kGroupFailed: the group's name, and which group of this name. All members
+  // of the group get the same error: `code`, `member.cause` and the culprits.
+  // With kOk there is no error yet: a rank reports that its collective timed
+  // out.
+  std::string group;
+  std::string group_instance;
 };
 
 // A running send or receive.
@@ -154,9 +162,9 @@ struct SessionOptions {
   std::chrono::milliseconds silence_max{0};
   // Called for each event on the session's own thread, in the coordinator's
   // order: the order in which members went. But a new connection begins with
-  // all members that left this generation, the event that ended it, and the
-  // members that wait, whether they were reported before or not. Must not
-  // block, and must not call or destroy the session.
+  // all members that left this generation, the errors of its groups, the event
+  // that ended it, and the members that wait, whether they were reported before
+  // or not. Must not block, and must not call or destroy the session.
   std::function<void(const MemberEvent&)> on_event = nullptr;
   // Called once on the session's own thread if the session is over for another
   // reason than Leave and Close. The rules of on_event apply.

@@ -82,7 +82,35 @@ Ranges ToProto(const std::vector<RankRange>& ranges) {
   return proto;
 }
 
+namespace {
+
+// Takes the fields that the messages of both kinds of errors have.
+template <typename Proto>
+void TakeError(const Proto& proto, MemberEvent& event) {
+  event.generation = proto.generation();
+  event.code = Status(static_cast<StatusCode>(proto.code()), "").code();
+  for (const v1::MemberInfo& culprit : proto.culprits().members()) {
+    event.culprits.push_back(FromProto(culprit));
+  }
+  event.other_culprits = FromProto(proto.culprits().others());
+  event.unknown_culprits = std::max(0, proto.culprits().omitted());
+}
+
+}  // namespace
+
+MemberEvent FromProto(const v1::GroupFailure& proto) {
+  MemberEvent event;
+  event.kind = MemberEvent::Kind::kGroupFailed;
+  event.member.rank = -1;
+  event.member.cause = proto.error();
+  event.group = proto.group();
+  event.group_instance = proto.instance();
+  TakeError(proto, event);
+  return event;
+}
+
 MemberEvent FromProto(const v1::MemberEvent& proto) {
+  if (proto.has_group_failure()) return FromProto(proto.group_failure());
   MemberEvent event;
   switch (proto.member().state()) {
     case v1::MEMBER_STATE_LEFT:
@@ -101,15 +129,9 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
       event.kind = MemberEvent::Kind::kLost;
   }
   event.member = FromProto(proto.member());
-  event.generation = proto.generation();
   event.generation_ended = proto.generation_ended();
   event.waiting = proto.members_waiting();
-  event.code = Status(static_cast<StatusCode>(proto.code()), "").code();
-  for (const v1::MemberInfo& culprit : proto.culprits().members()) {
-    event.culprits.push_back(FromProto(culprit));
-  }
-  event.other_culprits = FromProto(proto.culprits().others());
-  event.unknown_culprits = std::max(0, proto.culprits().omitted());
+  TakeError(proto, event);
   event.left_ranks = FromProto(proto.together().ranges());
   for (const v1::MemberInfo& member : proto.together().members()) {
     event.left_members.push_back(FromProto(member));

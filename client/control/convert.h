@@ -23,6 +23,7 @@ google::protobuf::Duration ToProto(std::chrono::milliseconds duration);
 MemberInfo FromProto(const v1::MemberInfo& proto);
 v1::MemberInfo ToProto(const MemberInfo& member);
 MemberEvent FromProto(const v1::MemberEvent& proto);
+MemberEvent FromProto(const v1::GroupFailure& proto);
 
 // Ranks as in Culprits.others, ascending. FromProto drops invalid ranges.
 using Ranges = google::protobuf::RepeatedField<uint32_t>;

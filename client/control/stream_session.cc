@@ -176,7 +176,8 @@ StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
   EscapeTexts(&operation);
   // Sends this process's last progress first, so that other members can read
   // it.
-  const bool ends = operation.has_leave() || operation.has_report_failure();
+  const bool ends = operation.has_leave() || operation.has_report_failure() ||
+                    operation.has_report_group_failure();
   v1::HeartbeatRequest progress;
   if (ends) progress = CurrentProgress();
   const auto pending =
@@ -373,6 +374,12 @@ bool StreamSession::connected() const {
   if (!fork_guard_.is_here()) return false;
   MutexLock lock(mutex_);
   return open_;
+}
+
+bool StreamSession::judges_groups() const {
+  if (!fork_guard_.is_here()) return false;
+  MutexLock lock(mutex_);
+  return judges_groups_;
 }
 
 uint64_t StreamSession::epoch() const {
@@ -597,6 +604,7 @@ Status StreamSession::Welcome(const v1::StreamResponse& response) {
   }
   epoch_ = welcome.coordinator_epoch();
   job_epoch_ = welcome.job_epoch();
+  judges_groups_ = welcome.judges_groups();
   const auto& lease = welcome.registration().lease();
   lease_ = seconds(lease.seconds()) + milliseconds(lease.nanos() / 1'000'000);
   open_ = true;

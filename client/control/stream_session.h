@@ -82,6 +82,9 @@ class StreamSession {
   // Whether there is a stream now.
   bool connected() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
+  // Whether the coordinator knows ReportGroupFailure.
+  bool judges_groups() const MUSTER_LOCKS_EXCLUDED(mutex_);
+
   const SessionOptions& options() const { return options_; }
   const Endpoint& endpoint() const { return endpoint_; }
   uint64_t incarnation() const { return incarnation_; }
@@ -195,6 +198,7 @@ class StreamSession {
   std::chrono::milliseconds lease_ MUSTER_GUARDED_BY(mutex_){0};
   uint64_t epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t job_epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool judges_groups_ MUSTER_GUARDED_BY(mutex_) = false;
   // Why there is no connection, and since when.
   Status trouble_ MUSTER_GUARDED_BY(mutex_);
   Instant down_since_ MUSTER_GUARDED_BY(mutex_);

@@ -263,52 +263,37 @@ Status ReportFailure(StreamSession& session, const std::string& error,
   return session.Call(std::move(operation), deadline).status();
 }
 
-Status ReportError(StreamSession& session, const Status& error,
-                   const Deadline& deadline) {
-  v1::Operation operation;
-  v1::ReportFailureRequest& request = *operation.mutable_report_failure();
+namespace {
+
+template <typename Request>
+void FillError(const Status& error, Request& request) {
   request.set_error(v1::ToWire(error).message());
   request.set_code(static_cast<int>(error.code()));
   const absl::optional<v1::Culprits> culprits = v1::GetCulprits(error);
   if (culprits.has_value()) *request.mutable_culprits() = *culprits;
-  return session.Call(std::move(operation), deadline).status();
-}
-
-namespace {
-
-std::optional<Status> ErrorIn(const std::string& value) {
-  v1::WireStatus wire;
-  if (!wire.ParseFromString(value) || wire.code() == 0) return std::nullopt;
-  return v1::FromWire(wire);
 }
 
 }  // namespace
 
-std::optional<Status> AgreeOnError(StreamSession& session,
-                                   absl::string_view key, const Status& error,
-                                   const Deadline& deadline) {
-  const std::string mine = v1::ToWire(error).SerializeAsString();
-  const auto result =
-      CompareAndSetKey(session, key, /*expected_revision=*/0, mine,
-                       {.ttl = std::chrono::hours(1)}, deadline);
-  if (!result.ok()) return std::nullopt;
-  return ErrorIn(result->present.value_or(mine));
+Status ReportError(StreamSession& session, const Status& error,
+                   const Deadline& deadline) {
+  v1::Operation operation;
+  FillError(error, *operation.mutable_report_failure());
+  return session.Call(std::move(operation), deadline).status();
 }
 
-std::optional<Status> AwaitAgreedError(StreamSession& session,
-                                       absl::string_view key,
-                                       const Deadline& deadline) {
-  const auto value = GetKey(session, key, deadline);
-  if (!value.ok()) return std::nullopt;
-  return ErrorIn(*value);
-}
-
-std::optional<Status> TryAgreedError(StreamSession& session,
-                                     absl::string_view key,
-                                     const Deadline& deadline) {
-  const auto value = TryGetKey(session, key, deadline);
-  if (!value.ok() || !value->has_value()) return std::nullopt;
-  return ErrorIn((*value)->value);
+StatusOr<std::optional<MemberEvent>> ReportGroupFailure(
+    StreamSession& session, v1::ReportGroupFailureRequest request,
+    const Status& error, const Deadline& deadline) {
+  v1::Operation operation;
+  FillError(error, request);
+  *operation.mutable_report_group_failure() = std::move(request);
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  const v1::ReportGroupFailureResponse& response =
+      result->report_group_failure();
+  if (!response.has_verdict()) return std::optional<MemberEvent>();
+  return std::optional(FromProto(response.verdict()));
 }
 
 Status Leave(StreamSession& session, const std::string& reason,

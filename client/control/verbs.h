@@ -80,20 +80,12 @@ Status ReportFailure(StreamSession& session, const std::string& error,
 // Reports an error with the culprits in it, if any.
 Status ReportError(StreamSession& session, const Status& error,
                    const Deadline& deadline);
-// Returns the first error that any rank has passed for `key`: the same one on
-// all ranks. The key expires after an hour. Returns nullopt if the coordinator
-// does not answer.
-std::optional<Status> AgreeOnError(StreamSession& session,
-                                   absl::string_view key, const Status& error,
-                                   const Deadline& deadline);
-// Waits until the deadline for that error.
-std::optional<Status> AwaitAgreedError(StreamSession& session,
-                                       absl::string_view key,
-                                       const Deadline& deadline);
-// Returns that error if it exists now.
-std::optional<Status> TryAgreedError(StreamSession& session,
-                                     absl::string_view key,
-                                     const Deadline& deadline);
+// Reports why the caller's group failed: `error`, and what `request` says
+// besides. Returns the verdict if it is known and the group is not the default
+// one.
+StatusOr<std::optional<MemberEvent>> ReportGroupFailure(
+    StreamSession& session, v1::ReportGroupFailureRequest request,
+    const Status& error, const Deadline& deadline);
 Status Leave(StreamSession& session, const std::string& reason,
              const Deadline& deadline);
 

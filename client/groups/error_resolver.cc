@@ -19,9 +19,15 @@
 namespace muster::internal {
 namespace {
 
-// The event of an answered report is already under way, but another rank may
-// need two seconds to find the culprit for its report.
-constexpr std::chrono::seconds kReportEventTimeout(3);
+// The coordinator waits for the reports of others, and for a rank that came
+// late or a better explanation again.
+constexpr std::chrono::seconds kVerdictTime(6);
+
+// How often to look whether the coordinator is within reach again.
+constexpr std::chrono::milliseconds kConnectedAgain(50);
+
+// The event with the verdict may be lost with a connection.
+constexpr std::chrono::seconds kReportAgain(1);
 
 absl::string_view Fate(MemberEvent::Kind kind) {
   switch (kind) {
@@ -34,6 +40,7 @@ absl::string_view Fate(MemberEvent::Kind kind) {
     case MemberEvent::Kind::kReplaced:
       return "was replaced by a new process";
     case MemberEvent::Kind::kWaiting:
+    case MemberEvent::Kind::kGroupFailed:
       break;
   }
   return "is gone";
@@ -55,6 +62,11 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
 }
 
 }  // namespace
+
+Status ToError(const MemberEvent& event) {
+  return WithCulprits(Status(event.code, base::Printable(event.member.cause)),
+                      {event.culprits, event.other_culprits});
+}
 
 Status AsVerdict(Status why, std::vector<int> culprits) {
   std::sort(culprits.begin(), culprits.end());
@@ -133,8 +145,12 @@ ErrorResolver::Completion ErrorResolver::OnEvent(const MemberEvent& event) {
   // No member has gone.
   if (event.kind == MemberEvent::Kind::kWaiting) return Completion();
   MutexLock lock(mutex_);
-  gone_[event.generation].Add(event);
-  if (event.kind != MemberEvent::Kind::kLeft) events_.push_back(event);
+  if (event.kind != MemberEvent::Kind::kGroupFailed) {
+    gone_[event.generation].Add(event);
+  }
+  if (event.kind != MemberEvent::Kind::kLeft || event.generation_ended) {
+    events_.push_back(event);
+  }
   return ConcludeAndEnd();
 }
 
@@ -197,8 +213,9 @@ void ErrorResolver::End() {
   MutexLock lock(mutex_);
   group_.current = nullptr;
   group_.abort = nullptr;
-  group_.accuse = nullptr;
+  group_.report = nullptr;
   group_.connected = nullptr;
+  changed_.NotifyAll();
 }
 
 bool ErrorResolver::Includes(int rank) const {
@@ -206,7 +223,18 @@ bool ErrorResolver::Includes(int rank) const {
          std::binary_search(options_.ranks.begin(), options_.ranks.end(), rank);
 }
 
+// A resolver without a name serves a call of the whole world (Groups::Meet),
+// which ends with the default group.
+bool ErrorResolver::IsOwn(const MemberEvent& event) const {
+  return event.kind == MemberEvent::Kind::kGroupFailed &&
+         event.group == (IsWorld() ? "" : group_.name) &&
+         event.group_instance == group_.instance;
+}
+
 bool ErrorResolver::Concerns(const MemberEvent& event) const {
+  if (event.kind == MemberEvent::Kind::kGroupFailed) {
+    return IsOwn(event) && event.code != StatusCode::kOk;
+  }
   if (event.code == StatusCode::kOk) return Includes(event.member.rank);
   // A report: the reporter itself is not the culprit.
   const Culprits culprits{event.culprits, event.other_culprits};
@@ -285,11 +313,7 @@ std::string ErrorResolver::GroupLabel() const {
 
 Status ErrorResolver::Verdict(const MemberEvent& event,
                               const std::string& label) const {
-  if (event.code != StatusCode::kOk) {
-    // The reporter's text is complete.
-    return WithCulprits(Status(event.code, base::Printable(event.member.cause)),
-                        {event.culprits, event.other_culprits});
-  }
+  if (event.code != StatusCode::kOk) return ToError(event);
   std::string text =
       absl::StrCat(label, ": ", DescribeMember(event.member, IsWorld()), " ",
                    Fate(event.kind));
@@ -327,6 +351,16 @@ Status ErrorResolver::WithSeats(const Status& symptom,
   return error;
 }
 
+// The error of a rank to which the coordinator gives no verdict.
+Status ErrorResolver::Alone(const Status& symptom,
+                            const std::vector<int>& culprits,
+                            const std::string& why_alone) const {
+  if (!group_.report) return WithSeats(symptom, culprits, Reader::kThisRank);
+  Status own(symptom.code(),
+             absl::StrCat(symptom.message(), "; the coordinator ", why_alone));
+  return WithSeats(own, culprits, Reader::kThisRank);
+}
+
 Status ErrorResolver::Decision(const Status& verdict) const {
   const std::string text = dataplane::Verdict(verdict).value_or("");
   std::vector<int> ranks;
@@ -345,13 +379,6 @@ Status ErrorResolver::Decision(const Status& verdict) const {
   std::sort(ranks.begin(), ranks.end());
   return WithCulprits(Status(verdict.code(), verdict.message()),
                       SeatedAt(group_.seats, ranks, ""));
-}
-
-Status ErrorResolver::Departure(const Status& symptom, int culprit) const {
-  MemberEvent event;
-  event.kind = MemberEvent::Kind::kLeft;
-  event.member = WhoLeft(group_.generation, culprit);
-  return Verdict(event, MakeLabel(symptom));
 }
 
 Status ErrorResolver::CoordinatorGone(const Status& why) const {
@@ -386,13 +413,6 @@ bool ErrorResolver::HasLeft(int rank) const {
   return gone != gone_.end() && gone->second.HasLeft(rank);
 }
 
-int ErrorResolver::FirstLeft(const std::vector<int>& ranks) const {
-  for (const int rank : ranks) {
-    if (HasLeft(rank)) return rank;
-  }
-  return -1;
-}
-
 // If many members left together, the coordinator describes only a few.
 MemberInfo ErrorResolver::WhoLeft(int64_t generation, int rank) const {
   const Gone& gone = gone_.at(generation);
@@ -411,6 +431,16 @@ MemberInfo ErrorResolver::WhoLeft(int64_t generation, int rank) const {
 Status ErrorResolver::Known(int64_t generation) const {
   MutexLock lock(mutex_);
   return WhatIsKnown(generation);
+}
+
+Status ErrorResolver::FindTrouble(int64_t generation) const {
+  MutexLock lock(mutex_);
+  for (const MemberEvent& event : events_) {
+    if (event.generation == generation && IsOwn(event)) {
+      return AbortedError(base::Printable(event.member.cause));
+    }
+  }
+  return OkStatus();
 }
 
 Status ErrorResolver::AwaitKnown(int64_t generation) {
@@ -448,34 +478,50 @@ Status ErrorResolver::FindDeparture(int64_t generation) const {
   return OkStatus();
 }
 
-void ErrorResolver::AwaitVerdict(const Status& symptom,
-                                 const std::vector<int>& culprits) {
-  // No other rank is involved, so no verdict will come.
-  if (culprits.empty() && !IsUnavailable(symptom)) return;
-  // Ranks that run different collectives are the cause itself.
-  if (IsInvalidArgument(symptom)) return;
-  // Ranks that time out together wait for each other in `accuse`.
-  if (IsDeadlineExceeded(symptom) && group_.accuse != nullptr &&
-      (group_.connected == nullptr || group_.connected())) {
-    return;
+std::string ErrorResolver::AwaitVerdict(Symptom symptom,
+                                        const std::vector<int>& culprits) {
+  const Instant begun = Clock::now();
+  Instant until = begun + options_.verdict_timeout;
+  // If the coordinator is out of reach, its own loss is the likely verdict. Not
+  // if this rank is the culprit.
+  if (options_.embedded && group_.report &&
+      !std::binary_search(culprits.begin(), culprits.end(), group_.rank)) {
+    until += options_.coordinator_loss;
   }
-  Instant until = Clock::now() + options_.verdict_timeout;
-  // If this rank is the culprit, the wait is not prolonged.
-  bool prolonged = std::find(culprits.begin(), culprits.end(), group_.rank) !=
-                   culprits.end();
-  while (final_.ok() && FirstLeft(culprits) < 0) {
-    if (!session_over_.ok()) return;
-    if (Clock::now() >= until) {
-      // If the coordinator is out of reach, its own loss is the likely verdict.
-      if (prolonged || !options_.embedded || !group_.connected ||
-          group_.connected()) {
-        return;
+  Instant report_at = begun;
+  bool reached = false;
+  while (final_.ok() && session_over_.ok()) {
+    const auto report = group_.report;
+    const bool connected =
+        report && (group_.connected == nullptr || group_.connected());
+    // Needs no confirmation from a coordinator that is out of reach.
+    if (!connected && !reached && symptom.is_decision) break;
+    if (reached && !report) break;  // End
+    if (connected && Clock::now() >= report_at) {
+      symptom.waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+          Clock::now() - begun);
+      mutex_.Unlock();
+      const Answer answer = report(symptom);
+      mutex_.Lock();
+      if (answer.verdict.has_value() && final_.ok()) {
+        Finish(ToError(*answer.verdict));
       }
-      prolonged = true;
-      until += options_.coordinator_loss;
+      if (!answer.refusal.ok()) {
+        return absl::StrCat("refuses to say who is to blame: ",
+                            answer.refusal.message());
+      }
+      reached = reached || answer.reached;
+      if (reached) until = begun + options_.verdict_timeout + kVerdictTime;
+      // Once more at the end.
+      report_at = std::min(until, Clock::now() + kReportAgain);
+      if (!final_.ok()) break;
     }
-    changed_.WaitUntil(mutex_, until);
+    if (Clock::now() >= until) break;
+    const Instant again = Clock::now() + kConnectedAgain;
+    changed_.WaitUntil(mutex_, std::min(until, std::max(report_at, again)));
   }
+  return reached ? "did not say who is to blame"
+                 : "cannot be asked who is to blame";
 }
 
 Status ErrorResolver::Decide(const Status& symptom) {
@@ -490,38 +536,24 @@ Status ErrorResolver::Decide(const Status& symptom) {
     }
   }
   std::sort(culprits.begin(), culprits.end());
-  const bool decided = dataplane::Verdict(symptom).has_value();
-  // For the default group the coordinator announces it, if it can be reached.
-  if (!decided ||
-      (IsWorld() && group_.connected != nullptr && group_.connected())) {
-    failed_label_ = MakeLabel(symptom);
-    AwaitVerdict(symptom, culprits);
+  const bool is_decision = dataplane::Verdict(symptom).has_value();
+  failed_label_ = MakeLabel(symptom);
+  const std::string why_alone = AwaitVerdict(
+      {.error = is_decision ? Decision(symptom)
+                            : WithSeats(symptom, culprits, Reader::kOthers),
+       .call = failed_label_,
+       .is_decision = is_decision,
+       .wait = options_.verdict_timeout},
+      culprits);
+  if (final_.ok() && is_decision) Finish(Decision(symptom));
+  for (const int culprit : culprits) {
+    if (!final_.ok() || !HasLeft(culprit)) continue;
+    MemberEvent event;
+    event.kind = MemberEvent::Kind::kLeft;
+    event.member = WhoLeft(group_.generation, culprit);
+    Finish(Verdict(event, failed_label_));
   }
-  if (final_.ok() && decided) Finish(Decision(symptom));
-  if (const int left = FirstLeft(culprits); final_.ok() && left >= 0) {
-    Finish(Departure(symptom, left));
-  }
-  if (final_.ok()) {
-    Status own = WithSeats(symptom, culprits, Reader::kThisRank);
-    if (group_.accuse && session_over_.ok()) {
-      const auto accuse = group_.accuse;
-      const Status said = WithSeats(symptom, culprits, Reader::kOthers);
-      mutex_.Unlock();
-      Accusation accusation = accuse(said);
-      mutex_.Lock();
-      // Keeps the own error unless the result is another rank's.
-      if (accusation.told || accusation.error != said) {
-        own = std::move(accusation.error);
-      }
-      // Another rank's report may have come first; the event says so.
-      const Instant until = Clock::now() + kReportEventTimeout;
-      while (accusation.told && final_.ok() && session_over_.ok() &&
-             Clock::now() < until) {
-        changed_.WaitUntil(mutex_, until);
-      }
-    }
-    if (final_.ok()) Finish(std::move(own));
-  }
+  if (final_.ok()) Finish(Alone(symptom, culprits, why_alone));
   deciding_ = false;
   changed_.NotifyAll();
   return final_;

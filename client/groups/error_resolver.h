@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,27 +23,21 @@
 
 namespace muster::internal {
 
-// ErrorResolver makes one error out of the reports about a broken group: the
-// backend's error, which may be a symptom of a symptom (a connection that a
-// neighbour closed because its own neighbour died), the coordinator's events,
-// and the loss of the coordinator.
+// ErrorResolver brings the coordinator's verdict to a broken group. A rank
+// whose collective fails knows only a symptom, which may be a symptom of a
+// symptom (a connection that a neighbour closed because its own neighbour
+// died). It reports that, and the coordinator decides once for all ranks:
 //
-// The coordinator's first event that ends the generation is the same for every
-// rank. It overrides the backend's error if it arrives within `verdict_timeout`
-// of it. Without such an event a rank reports its own conclusion, and the first
-// report becomes the event. A member that left in peace ends nothing, but it
-// explains connections that break afterwards. The cause of the group's end is
-// logged once.
+//  - Default group: the event that ends the generation, the departure of a
+//    member or the verdict about a report.
+//  - Other groups: the departure of a member, whether or not it ended the
+//    generation, an event about a report that blames a member, or the verdict
+//    about this group's reports. Other members of the job may come and go.
 //
-// An error with which a rank aborts the group (AsVerdict) needs no
-// confirmation, except in the default group, where the coordinator announces
-// it.
-//
-// Each group has its own resolver. A group other than the default one ends when
-// one of its own members is the culprit, whether or not that ended the
-// generation; other members of the job may come and go. Its ranks report
-// nothing to the coordinator, because that would end all groups, but agree
-// among themselves (Group::accuse).
+// A member that left in peace ends nothing, unless the event says that it ended
+// the generation, but it explains connections that break afterwards. If the
+// coordinator is out of reach, the rank ends the group
+// with its own symptom. The cause of the group's end is logged once.
 //
 // Ranks are global, except in the backend's errors, which use ranks of the
 // group.
@@ -60,13 +55,32 @@ class ErrorResolver {
     std::vector<int> ranks = {};
   };
 
-  struct Accusation {
-    Status error;       // this rank's conclusion from its symptom
-    bool told = false;  // the coordinator has the error
+  // A failure as the rank saw it.
+  struct Symptom {
+    // Has the culprits and, if it is a collective's, the failed call.
+    Status error;
+    // The start of a text about the failed call.
+    std::string call = {};
+    // A rank aborted the group with `error`.
+    bool is_decision = false;
+    // How long to wait for the departure that explains a broken connection, and
+    // how long the rank has waited already.
+    std::chrono::milliseconds wait{0};
+    std::chrono::milliseconds waited{0};
+  };
+
+  struct Answer {
+    bool reached = false;  // the coordinator has the report
+    // The event about the group's failure, if there is one already.
+    std::optional<MemberEvent> verdict = {};
+    // Why the coordinator takes no report; OK: it does, or is out of reach.
+    Status refusal = {};
   };
 
   struct Group {
     std::string name;
+    // Distinguishes groups of one name.
+    std::string instance = {};
     int64_t generation = 0;
     int rank = -1;  // of this process
     // By group rank.
@@ -76,10 +90,9 @@ class ErrorResolver {
     // Ends the running collectives with an error whose culprits are ranks of
     // the group.
     std::function<void(const Status&)> abort;
-    // Called if the coordinator gives no verdict. Tells the other ranks this
-    // rank's error, or returns the one that another rank told first. Called
-    // without locks; may take seconds. Null: the error stays local.
-    std::function<Accusation(const Status& own)> accuse;
+    // Reports a symptom to the coordinator, again and again until there is a
+    // verdict. Called without locks; may take seconds. Null: nobody is asked.
+    std::function<Answer(const Symptom& symptom)> report;
     // Whether the coordinator can be reached now.
     std::function<bool()> connected;
   };
@@ -123,6 +136,11 @@ class ErrorResolver {
   // Returns the error that ended the group; OK while it works. Before Begin: an
   // error if one of its members is gone in `generation`.
   Status Known(int64_t generation) const MUSTER_LOCKS_EXCLUDED(mutex_);
+
+  // Returns kAborted with the error of another rank of the group, whose
+  // collective has timed out and waits for the verdict; OK if there is none.
+  // For ranks that wait for others elsewhere than on a connection.
+  Status FindTrouble(int64_t generation) const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   // As Known, for a group that did not form because a connection failed. Waits
   // up to `verdict_timeout` for the event that says who is gone.
@@ -168,7 +186,8 @@ class ErrorResolver {
   bool IsWorld() const { return options_.ranks.empty(); }
   bool Includes(int rank) const;
   // Whether the event blames a member of the group, or one left.
-  bool Concerns(const MemberEvent& event) const;
+  bool Concerns(const MemberEvent& event) const
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Converts a group rank to a global rank; -1 if there is none.
   int GlobalRank(int rank) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds the culprits as group ranks, which the data plane sends to peers.
@@ -180,10 +199,11 @@ class ErrorResolver {
   // Returns `symptom` with process ids and hosts of its culprits.
   Status WithSeats(const Status& symptom, const std::vector<int>& culprits,
                    Reader reader) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Status Alone(const Status& symptom, const std::vector<int>& culprits,
+               const std::string& why_alone) const
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Converts the decision of a rank into the group's error.
   Status Decision(const Status& verdict) const
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Status Departure(const Status& symptom, int culprit) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status CoordinatorGone(const Status& why) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -193,13 +213,15 @@ class ErrorResolver {
   std::string MakeLabel(const Status& symptom) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string GroupLabel() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AwaitVerdict(const Status& symptom, const std::vector<int>& culprits)
+  // Reports the symptom and waits for the group's error. If none comes, returns
+  // what the coordinator did instead.
+  std::string AwaitVerdict(Symptom symptom, const std::vector<int>& culprits)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the event is about the failure of this group.
+  bool IsOwn(const MemberEvent& event) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the rank of the group has left in peace.
   bool HasLeft(int rank) const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the first of `ranks` that has left in peace; -1 if none has.
-  int FirstLeft(const std::vector<int>& ranks) const
-      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MemberInfo WhoLeft(int64_t generation, int rank) const
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Evaluates all that is known. Returns true if that ends the group now.
@@ -214,7 +236,7 @@ class ErrorResolver {
   CondVar changed_;
   bool begun_ MUSTER_GUARDED_BY(mutex_) = false;
   Group group_ MUSTER_GUARDED_BY(mutex_);
-  // In the coordinator's order, without those of members that left in peace.
+  // In the coordinator's order, without leaves that ended nothing.
   std::vector<MemberEvent> events_ MUSTER_GUARDED_BY(mutex_);
   // How many of `events_` Conclude has evaluated for this group.
   size_t concluded_ MUSTER_GUARDED_BY(mutex_) = 0;
@@ -226,6 +248,9 @@ class ErrorResolver {
   bool deciding_ MUSTER_GUARDED_BY(mutex_) = false;
   Status final_ MUSTER_GUARDED_BY(mutex_);
 };
+
+// Converts the error that a rank reported, whose text is complete.
+Status ToError(const MemberEvent& event);
 
 // Makes of `why` an error that every rank of the group ends with, word for
 // word. `culprits` are global ranks of the group.

@@ -1,6 +1,5 @@
 #include "client/groups/error_resolver.h"
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,24 +85,32 @@ class ErrorResolverTest : public ::testing::Test {
     }
     group.current = [] { return std::string("all_reduce #5 float32[8] sum"); };
     group.abort = [this](const Status& why) { aborted_ = why; };
-    group.accuse = [this](const Status& own) {
-      accused_ = own;
-      if (first_report_.has_value()) resolver_->OnEvent(*first_report_);
-      return ErrorResolver::Accusation{.error = own,
-                                       .told = first_report_.has_value()};
+    group.report = [this](const ErrorResolver::Symptom& symptom) {
+      reported_ = symptom.error;
+      call_ = symptom.call;
+      is_decision_ = symptom.is_decision;
+      if (event_.has_value()) resolver_->OnEvent(*event_);
+      return ErrorResolver::Answer{.reached = event_.has_value(),
+                                   .refusal = refusal_};
     };
-    group.connected = [this] { return connected_.load(); };
+    group.connected = [this] { return connected_ && --away_for_ < 0; };
     resolver_->Begin(std::move(group));
   }
 
   std::unique_ptr<ErrorResolver> resolver_ = std::make_unique<ErrorResolver>(
       ErrorResolver::Options{.verdict_timeout = seconds(60)});
   Status aborted_;
-  Status accused_;
-  // The event that the coordinator sends after this rank's report; none if it
-  // is out of reach.
-  std::optional<MemberEvent> first_report_;
-  std::atomic<bool> connected_{true};
+  // The rank's report.
+  Status reported_;
+  std::string call_;
+  bool is_decision_ = false;
+  // The event that the coordinator sends after this rank's report; none: it is
+  // out of reach.
+  std::optional<MemberEvent> event_;
+  Status refusal_;
+  bool connected_ = true;
+  // After how many looks the connection is back.
+  int away_for_ = 0;
 };
 
 TEST_F(ErrorResolverTest, AnEventAbortsTheGroupAndNamesEverything) {
@@ -234,13 +241,11 @@ TEST(VerdictTest, NamesAsManyRanksAsHaveRoom) {
 }
 
 TEST_F(ErrorResolverTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
+  event_ = Report(0, "out of memory", {0});
   Begin();
-  std::thread decides([&] {
-    EXPECT_EQ(resolver_->Decide(Verdict({0})).message(), "out of memory");
-  });
-  resolver_->OnEvent(Report(0, "out of memory", {0}));
-  decides.join();
-  EXPECT_TRUE(accused_.ok());
+  EXPECT_EQ(resolver_->Decide(Verdict({0})).message(), "out of memory");
+  EXPECT_TRUE(is_decision_);
+  EXPECT_EQ(reported_.message(), "group \"odd\": aborted by rank 1: enough");
 }
 
 TEST_F(ErrorResolverTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
@@ -248,16 +253,7 @@ TEST_F(ErrorResolverTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
   Begin();
   EXPECT_EQ(resolver_->Decide(Verdict({0})).message(),
             "group \"odd\": aborted by rank 1: enough");
-  EXPECT_TRUE(accused_.ok());
-}
-
-TEST_F(ErrorResolverTest, RanksThatDoNotRunTheSameAreNoSymptom) {
-  Begin();
-  Status symptom = InvalidArgumentError("rank 2 runs barrier #5");
-  dataplane::SetCulpritRank(symptom, 2);
-  // Without the minute for a verdict.
-  EXPECT_THAT(Ranks(resolver_->Decide(symptom)), ElementsAre(2));
-  EXPECT_FALSE(accused_.ok());
+  EXPECT_TRUE(reported_.ok());
 }
 
 // Ranks that only report a loss must not be blamed.
@@ -276,20 +272,22 @@ TEST_F(ErrorResolverTest, WhomTheOthersHoldForLostNamesItself) {
   Begin();
   const Status why = resolver_->Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(1));
-  EXPECT_THAT(std::string(why.message()), EndsWith("; rank 1 is this one"));
-  EXPECT_THAT(std::string(accused_.message()),
-              EndsWith("; rank 1 is pid 101 on host-1"));
+  EXPECT_THAT(
+      std::string(why.message()),
+      EndsWith("; the coordinator cannot be asked who is to blame; rank "
+               "1 is this one"));
 }
 
 TEST_F(ErrorResolverTest, AllWhomASymptomBlamesAreNamed) {
+  event_ = Report(0, "the verdict", {3});
   Begin();
   Status symptom = InvalidArgumentError("they run barrier #5");
-  dataplane::SetCulpritRanks(symptom, {0, 2});
-  const Status why = resolver_->Decide(symptom);
-  EXPECT_THAT(Ranks(why), ElementsAre(0, 2));
-  EXPECT_EQ(why.message(),
-            "they run barrier #5; rank 0 is pid 100 on host-0; rank 2 is pid "
-            "102 on host-2");
+  dataplane::SetCulpritRanks(symptom, {0, 1, 2});
+  EXPECT_EQ(resolver_->Decide(symptom).message(), "the verdict");
+  EXPECT_THAT(Ranks(reported_), ElementsAre(0, 1, 2));
+  EXPECT_EQ(reported_.message(),
+            "they run barrier #5; rank 0 is pid 100 on host-0; rank 1 is pid "
+            "101 on host-1; rank 2 is pid 102 on host-2");
 }
 
 TEST_F(SubgroupErrorResolverTest, WhoReportsIsNotToBlame) {
@@ -335,7 +333,6 @@ TEST_F(ErrorResolverTest, TheVerdictWinsOverTheSymptom) {
   resolver_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   caller.join();
   EXPECT_THAT(Ranks(decided), ElementsAre(2));
-  EXPECT_TRUE(accused_.ok());
 }
 
 TEST_F(ErrorResolverTest, EveryFailureAfterTheFirstIsTheSame) {
@@ -354,7 +351,17 @@ TEST_F(ErrorResolverTest, WhoLeavesInPeaceEndsNothing) {
   EXPECT_TRUE(resolver_->Known(kGeneration).ok());
 }
 
+TEST_F(ErrorResolverTest, WhoLeavesForTheNextGenerationEndsThisOne) {
+  Begin();
+  MemberEvent event = Event(MemberEvent::Kind::kLeft, 2, "gave up");
+  event.generation_ended = true;
+  resolver_->OnEvent(event);
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
+}
+
 TEST_F(ErrorResolverTest, WhoLeftExplainsItsClosedConnection) {
+  Make({.verdict_timeout = milliseconds(1)});
+  connected_ = false;
   Begin();
   resolver_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
   const Status decided = resolver_->Decide(ClosedBy(2));
@@ -364,27 +371,90 @@ TEST_F(ErrorResolverTest, WhoLeftExplainsItsClosedConnection) {
                  "102) left: finished"));
 }
 
-TEST_F(ErrorResolverTest, WithoutAVerdictTheFirstReportIsEverybodys) {
-  Make({.verdict_timeout = milliseconds(1)});
-  first_report_ = Report(0, "rank 2 is stuck", {2});
+TEST_F(ErrorResolverTest, TheVerdictAboutAReportIsEverybodys) {
+  event_ = Report(0, "rank 2 is stuck", {2});
   Begin();
   const Status decided = resolver_->Decide(ClosedBy(3));
   EXPECT_TRUE(IsDeadlineExceeded(decided));
   EXPECT_EQ(decided.message(), "rank 2 is stuck");
   EXPECT_THAT(Ranks(decided), ElementsAre(2));
-  EXPECT_THAT(Ranks(accused_), ElementsAre(3));
-  // The payload is only for the ranks' agreement, not for users.
-  EXPECT_TRUE(dataplane::FindFailedCall(accused_).has_value());
+  EXPECT_THAT(Ranks(reported_), ElementsAre(3));
+  EXPECT_EQ(call_, "all_reduce #5 on group \"world\"");
+  EXPECT_FALSE(is_decision_);
+  // The payload is only for the report, not for users.
+  EXPECT_TRUE(dataplane::FindFailedCall(reported_).has_value());
   EXPECT_EQ(dataplane::FindFailedCall(decided), std::nullopt);
-  EXPECT_THAT(std::string(accused_.message()),
+  EXPECT_THAT(std::string(reported_.message()),
               HasSubstr("rank 3 is pid 103 on host-3"));
 }
 
-TEST_F(ErrorResolverTest, OnesOwnFaultIsReportedAtOnce) {
-  Begin();  // The verdict timeout is longer than the test's.
-  const Status own = InternalError("reduction failed");
-  EXPECT_EQ(resolver_->Decide(own), own);
-  EXPECT_EQ(accused_, own);
+TEST_F(ErrorResolverTest, ReportsAgainUntilThereIsAVerdict) {
+  Begin();
+  ErrorResolver::Group group;
+  group.name = "world";
+  group.generation = kGeneration;
+  group.seats = {{.rank = 0}, {.rank = 1}};
+  int reports = 0;
+  group.report = [&](const ErrorResolver::Symptom&) {
+    if (++reports == 3) resolver_->OnEvent(Report(0, "the verdict", {1}));
+    return ErrorResolver::Answer{.reached = reports == 2};
+  };
+  resolver_->Begin(std::move(group));
+  EXPECT_EQ(resolver_->Decide(ClosedBy(1)).message(), "the verdict");
+  EXPECT_EQ(reports, 3);
+}
+
+TEST_F(ErrorResolverTest, ReportsOnceHoweverShortTheTime) {
+  Make({.verdict_timeout = milliseconds(0)});
+  event_ = Report(0, "the verdict", {3});
+  Begin();
+  EXPECT_EQ(resolver_->Decide(ClosedBy(3)).message(), "the verdict");
+}
+
+TEST_F(ErrorResolverTest, ReportsWhatItKnowsWhenTheConnectionIsBack) {
+  event_ = Report(0, "the verdict", {3});
+  away_for_ = 2;
+  Begin();
+  EXPECT_EQ(resolver_->Decide(InvalidArgumentError("they differ")).message(),
+            "the verdict");
+}
+
+// The timeout is longer than the test's.
+TEST_F(ErrorResolverTest, ACoordinatorThatRefusesTheReportIsNotAskedAgain) {
+  refusal_ = AbortedError("generation 7 is over");
+  Begin();
+  EXPECT_THAT(std::string(resolver_->Decide(ClosedBy(3)).message()),
+              HasSubstr("; the coordinator refuses to say who is to blame: "
+                        "generation 7 is over"));
+}
+
+TEST_F(ErrorResolverTest, ACoordinatorThatCannotBeAskedIsNamed) {
+  Make({.verdict_timeout = milliseconds(1)});
+  Begin();
+  EXPECT_THAT(std::string(resolver_->Decide(ClosedBy(3)).message()),
+              HasSubstr("; the coordinator cannot be asked who is to blame"));
+}
+
+// Two groups may have one name.
+TEST_F(SubgroupErrorResolverTest, TheVerdictIsThatOfTheGroup) {
+  MemberEvent event = Report(-1, "rank 3 is stuck", {3});
+  event.kind = MemberEvent::Kind::kGroupFailed;
+  event.generation_ended = false;
+  event.group = "odd";
+  event.group_instance = "/2";
+  resolver_.OnEvent(event);
+  EXPECT_TRUE(resolver_.Known(kGeneration).ok());
+  event.group_instance = "";
+  event.code = StatusCode::kOk;
+  event.member.cause = "timed out";
+  resolver_.OnEvent(event);
+  EXPECT_TRUE(resolver_.Known(kGeneration).ok());
+  EXPECT_EQ(resolver_.FindTrouble(kGeneration), AbortedError("timed out"));
+  event.code = StatusCode::kDeadlineExceeded;
+  event.member.cause = "rank 3 is stuck";
+  resolver_.OnEvent(event);
+  EXPECT_EQ(aborted_.message(), "rank 3 is stuck");
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
 }
 
 TEST_F(ErrorResolverTest, AReportBlamesWhomItNamesFromTheStart) {
@@ -393,7 +463,7 @@ TEST_F(ErrorResolverTest, AReportBlamesWhomItNamesFromTheStart) {
   EXPECT_THAT(Ranks(resolver_->Known(kGeneration)), ElementsAre(3));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
   EXPECT_THAT(Ranks(resolver_->Decide(ClosedBy(0))), ElementsAre(3));
-  EXPECT_TRUE(accused_.ok());
+  EXPECT_TRUE(reported_.ok());
 }
 
 TEST_F(ErrorResolverTest, AReportOfATextBlamesItsMember) {
@@ -449,12 +519,15 @@ TEST_F(ErrorResolverTest, TheEndOfAGroupIsOneLineInTheLog) {
 }
 
 TEST_F(ErrorResolverTest, WhatIsDecidedHereIsLoggedToo) {
+  Make({.verdict_timeout = milliseconds(1)});
+  connected_ = false;
   Begin();
   LogLines log;
   resolver_->Decide(InternalError("reduction failed")).IgnoreError();
   EXPECT_THAT(log.lines(),
               ElementsAre("group failed: group=world generation=7 rank=1 "
-                          "culprits= cause=\"reduction failed\""));
+                          "culprits= cause=\"reduction failed; the coordinator "
+                          "cannot be asked who is to blame\""));
 }
 
 TEST_F(ErrorResolverTest, WhoWaitsForTheNextGenerationIsNoCulprit) {
@@ -579,6 +652,8 @@ TEST_F(ErrorResolverTest, AllThatLeftTogetherHaveLeft) {
 }
 
 TEST_F(ErrorResolverTest, WhoLeftAmongManyExplainsItsClosedConnection) {
+  Make({.verdict_timeout = milliseconds(1)});
+  connected_ = false;
   Begin();
   resolver_->OnEvent(LeftTogether());
   EXPECT_EQ(resolver_->Decide(ClosedBy(3)).message(),

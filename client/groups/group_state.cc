@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,13 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "client/control/convert.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
 #include "client/control/stream_session.h"
@@ -104,6 +102,7 @@ void GroupState::TellResolver() {
   const std::weak_ptr<GroupState> weak = weak_from_this();
   ErrorResolver::Group group;
   group.name = options_.name;
+  group.instance = options_.barrier_suffix;
   group.generation = options_.generation;
   group.rank = global_rank();
   group.seats = options_.seats;
@@ -118,10 +117,9 @@ void GroupState::TellResolver() {
     if (communicator != nullptr) communicator->Abort(why);
   };
   if (session_ != nullptr) {
-    group.accuse = [weak](const Status& own) {
+    group.report = [weak](const ErrorResolver::Symptom& symptom) {
       const auto self = weak.lock();
-      return self == nullptr ? ErrorResolver::Accusation{.error = own}
-                             : self->Report(own);
+      return self == nullptr ? ErrorResolver::Answer() : self->Report(symptom);
     };
   }
   group.connected = [weak] {
@@ -513,7 +511,7 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
                      ToCulprits(status)));
 }
 
-// Agreement on the error that ends the group.
+// Failures.
 
 namespace {
 
@@ -524,36 +522,17 @@ using std::chrono::milliseconds;
 // was not running: others have waited for it.
 constexpr milliseconds kLate(500);
 
-// How long to wait for another rank's error.
-constexpr std::chrono::seconds kOthersTime(3);
-
 // A send or receive waits for one rank and names that.
 bool IsPointToPointFailure(const Status& status) {
   const auto call = dataplane::FindFailedCall(status);
   return call.has_value() && call->is_point_to_point;
 }
 
-// Keys after a group's key_prefix: the error that ended the group, and before
-// that the failure, while the ranks look for the culprit (AgreeOnError).
-constexpr char kErrorKey[] = "error";
-constexpr char kFailureKey[] = "failure";
-
-// For the calls of the agreement.
-Deadline SettleDeadline() {
-  return Deadline::After(std::chrono::seconds(2), "2s to settle a failure");
+Deadline ReportDeadline() {
+  return Deadline::After(std::chrono::seconds(2), "2s to report a failure");
 }
 
 }  // namespace
-
-Status EndInStore(Session& session, const std::string& key_prefix) {
-  for (const char* const key : {kErrorKey, kFailureKey}) {
-    const auto error = TryAgreedError(
-        session.stream(), absl::StrCat(key_prefix, key),
-        Deadline::After(std::chrono::seconds(1), "1s for a group's error"));
-    if (error.has_value()) return AbortedError(error->message());
-  }
-  return OkStatus();
-}
 
 RankArgument OrZero(RankArgument rank) {
   if (!rank.global.has_value() && !rank.in_group.has_value()) rank.global = 0;
@@ -568,10 +547,12 @@ bool GroupState::NoteFailure(Instant began, milliseconds timeout,
   MutexLock lock(mutex_);
   if (!failed_) {
     const Instant::duration took = Clock::now() - began;
-    began_late_ = took < std::min(kLate, timeout / 2);
+    const milliseconds slack = std::min(kLate, timeout / 2);
+    began_late_ = took < slack;
+    ended_early_ = took + slack < timeout;
     overtime_ = std::max(took - timeout, Instant::duration::zero());
     if (collective != nullptr && !IsPointToPoint(collective->kind)) {
-      ran_ = dataplane::Fingerprint::Of(*collective, size()).Serialize();
+      ran_ = dataplane::MakeFingerprint(*collective, size()).Serialize();
     }
   }
   failed_ = true;
@@ -607,7 +588,17 @@ MemberInfo GroupState::GetMember(int rank) const {
 Status GroupState::Explain(const Status& symptom) {
   // This process has destroyed the group.
   if (IsCancelled(symptom)) return symptom;
-  return resolver_->Decide(symptom);
+  if (IsDeadlineExceeded(symptom)) {
+    // The coordinator shows others where this rank is: it is still there.
+    const auto call = dataplane::FindFailedCall(symptom);
+    MutexLock lock(mutex_);
+    settling_ = absl::StrCat(call.has_value() ? call->label : "a call",
+                             ", which timed out,");
+  }
+  Status why = resolver_->Decide(symptom);
+  MutexLock lock(mutex_);
+  settling_.clear();
+  return why;
 }
 
 bool GroupState::AwaitExplained(const Status& symptom, Instant until) {
@@ -637,12 +628,12 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
                        DescribeMember(GetMember(rank()), options_.is_world),
                        reason.empty() ? "" : ": ", reason)),
                    {blamed});
-  if (options_.is_world) {
-    // The report's event ends the group on all ranks, including this one.
-    ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();
-  } else if (session_ != nullptr && session_->stream().connected()) {
-    // Another rank may have ended the group first.
-    why = Agree(why).value_or(why);
+  if (session_ != nullptr &&
+      (options_.is_world || session_->stream().connected())) {
+    // Another rank may have ended the group first. If it is the default group,
+    // an event tells.
+    const auto verdict = Report({.error = why, .is_decision = true}).verdict;
+    if (verdict.has_value()) why = ToError(*verdict);
     const Culprits theirs = ToCulprits(why);
     culprits.clear();
     global_ranks.clear();
@@ -662,186 +653,63 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   failure_seen_ = true;
 }
 
-// Called when no verdict came: no member is known to be gone. Each rank may
-// suspect another one; the first error counts for all. For the default group it
-// is a report, which ends the generation and which the coordinator sends to
-// all. For another group it is stored for its ranks.
-ErrorResolver::Accusation GroupState::Report(const Status& own) {
+ErrorResolver::Answer GroupState::Report(
+    const ErrorResolver::Symptom& symptom) {
+  using Request = v1::ReportGroupFailureRequest;
   StreamSession& stream = session_->stream();
-  if (!stream.status().ok()) return {.error = own};
-  if (IsInvalidArgument(own)) return AccuseTheOdd(own);
-  Status failure = own;
-  const std::string failure_key =
-      absl::StrCat(options_.key_prefix, kFailureKey);
-  if (IsAborted(own)) {
-    // The error may come from EndInStore.
-    failure =
-        TryAgreedError(stream, failure_key, SettleDeadline()).value_or(own);
+  const Status& error = symptom.error;
+  Request request;
+  request.set_generation(options_.generation);
+  if (!options_.is_world) {
+    request.set_group(options_.name);
+    request.set_instance(options_.barrier_suffix);
   }
-  const bool timed_out = IsDeadlineExceeded(failure);
-  bool began_late = false;
+  request.set_call(symptom.call);
   Instant::duration overtime = {};
+  Instant::duration wait = symptom.wait;
+  // Not if another rank timed out and said so in its goodbye.
+  bool timed_out = false;
   {
     MutexLock lock(mutex_);
-    began_late = timed_out && began_late_;
+    request.set_fingerprint(ran_);
+    timed_out = IsDeadlineExceeded(error) && !ended_early_;
     if (timed_out) overtime = overtime_;
+    // The rank came when the others gave up, or was stopped until then.
+    request.set_late(began_late_ || overtime > kLate);
   }
-  // A rank that came after the others had given up, or was stopped until then,
-  // takes the others' error.
-  const bool late = began_late || overtime > kLate;
-  if (late && !options_.is_world) return {.error = AwaitAgreed(failure)};
-  if (began_late) return {.error = failure, .told = true};
-  if (late && resolver_->AwaitFinal(Clock::now() + kOthersTime)) {
-    return {.error = failure, .told = true};
+  if (symptom.is_decision) {
+    request.set_kind(Request::DECISION);
+  } else if (IsInvalidArgument(error)) {
+    // At level DETAIL all collectives have been compared.
+    const bool compares = !request.fingerprint().empty() &&
+                          CurrentDebugLevel() != DebugLevel::kDetail;
+    request.set_kind(compares ? Request::MISMATCH : Request::DECISION);
+  } else if (timed_out && !IsPointToPointFailure(error)) {
+    request.set_kind(Request::TIMEOUT);
+  } else if (!IsDeadlineExceeded(error) && !IsUnavailable(error) &&
+             !IsAborted(error) && ToCulprits(error).empty()) {
+    // No other rank is involved.
+    request.set_kind(Request::DECISION);
+  } else {
+    request.set_kind(Request::SYMPTOM);
+    // A send or receive knows its peer.
+    if (timed_out) wait = overtime;
   }
-  if (timed_out) {
-    // The others ask the coordinator about this rank: it is still there.
-    const auto call = dataplane::FindFailedCall(failure);
-    MutexLock lock(mutex_);
-    settling_ = absl::StrCat(call.has_value() ? call->label : "a call",
-                             ", which timed out,");
+  if (!stream.judges_groups()) {
+    // An older coordinator, whose verdict is the first report.
+    const bool may_wait =
+        request.kind() == Request::SYMPTOM && symptom.waited < wait;
+    return {.reached = options_.is_world && !may_wait &&
+                       ReportError(stream, error, ReportDeadline()).ok()};
   }
-  const absl::Cleanup settled = [this] {
-    MutexLock lock(mutex_);
-    settling_.clear();
-  };
-  // For ranks that wait for this one in the store and not on a connection.
-  if (timed_out) AgreeOnError(stream, failure_key, failure, SettleDeadline());
-  Status named = timed_out && !IsPointToPointFailure(failure)
-                     ? NameTheStuck(failure)
-                     : failure;
-  // Among ranks that come here together, the first timeout is reported first.
-  if (overtime.count() > 0 &&
-      resolver_->AwaitFinal(Clock::now() +
-                            std::min<Instant::duration>(overtime, kLate))) {
-    return {.error = std::move(named), .told = true};
-  }
-  return Tell(std::move(named));
-}
-
-ErrorResolver::Accusation GroupState::Tell(Status error) {
-  if (options_.is_world) {
-    const bool told =
-        ReportError(session_->stream(), error, SettleDeadline()).ok();
-    return {.error = std::move(error), .told = told};
-  }
-  return {.error = Agree(error).value_or(error)};
-}
-
-// Ranks run different collectives. The first rank that detects it knows of one
-// other rank, which may be one of many that are right. So all publish their
-// collectives, and one rank compares them.
-ErrorResolver::Accusation GroupState::AccuseTheOdd(const Status& own) {
-  StreamSession& stream = session_->stream();
-  std::string ran;
-  {
-    MutexLock lock(mutex_);
-    ran = ran_;
-  }
-  // At level DETAIL all have been compared.
-  if (ran.empty() || CurrentDebugLevel() == DebugLevel::kDetail) {
-    return Tell(own);
-  }
-  const std::string prefix = absl::StrCat(options_.key_prefix, "ran/");
-  SetKey(stream, absl::StrCat(prefix, rank()), ran,
-         {.ttl = std::chrono::minutes(1)}, SettleDeadline())
-      .IgnoreError();
-  const auto finders =
-      AddToKey(stream, absl::StrCat(options_.key_prefix, "ran_judges"), 1,
-               SettleDeadline());
-  if (!finders.ok() || *finders == 1) return Tell(NameTheOdd(own, prefix));
-  if (options_.is_world) return {.error = own, .told = true};
-  return {.error = AwaitAgreed(own)};
-}
-
-Status GroupState::NameTheOdd(const Status& own, const std::string& prefix) {
-  StreamSession& stream = session_->stream();
-  std::vector<std::string> keys;
-  for (int each = 0; each < size(); ++each) {
-    keys.push_back(absl::StrCat(prefix, each));
-  }
-  auto texts = GetKeys(
-      stream, keys,
-      Deadline::After(std::chrono::seconds(1), "1s for what other ranks run"));
-  if (!texts.ok()) {
-    // Some have completed the collective, or run none in the group.
-    auto present = ListKeys(stream, prefix, SettleDeadline());
-    if (!present.ok()) return own;
-    keys = *std::move(present);
-    texts = GetKeys(stream, keys, SettleDeadline());
-    if (!texts.ok()) return own;
-  }
-  std::map<int, dataplane::Fingerprint> prints;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    int each = -1;
-    auto print = dataplane::Fingerprint::Parse((*texts)[i]);
-    if (print.ok() && absl::SimpleAtoi(keys[i].substr(prefix.size()), &each)) {
-      prints.emplace(each, *std::move(print));
-    }
-  }
-  const Culprits before = ToCulprits(own);
-  std::vector<int> suspects;
-  for (int each = 0; each < size(); ++each) {
-    if (before.Include(ToGlobalRank(each))) suspects.push_back(each);
-  }
-  const Status odd = dataplane::FindOdd(prints, size(), suspects);
-  if (odd.ok()) return own;
-  std::vector<int> ranks;
-  for (const int each : dataplane::CulpritRanks(odd)) {
-    ranks.push_back(ToGlobalRank(each));
-  }
-  std::string text = absl::StrCat(own.message(), "; ", odd.message());
-  const Culprits culprits = SeatedAt(options_.seats, ranks, odd.message());
-  for (const MemberInfo& member : culprits.members) {
-    if (before.Include(member.rank)) continue;
-    absl::StrAppend(&text, "; ", options_.is_world ? "rank " : "global rank ",
-                    member.rank, " is pid ", member.pid, " on ", member.host);
-  }
-  return WithCulprits(Status(own.code(), text), culprits);
-}
-
-// Returns the first error that any rank of the group has stored.
-std::optional<Status> GroupState::Agree(const Status& own) {
-  return AgreeOnError(session_->stream(),
-                      absl::StrCat(options_.key_prefix, kErrorKey), own,
-                      SettleDeadline());
-}
-
-// The same, but waits for another rank's error first.
-Status GroupState::AwaitAgreed(const Status& own) {
-  const auto theirs = AwaitAgreedError(
-      session_->stream(), absl::StrCat(options_.key_prefix, kErrorKey),
-      Deadline::After(kOthersTime, "3s for another rank's error"));
-  if (theirs.has_value()) return *theirs;
-  return Agree(own).value_or(own);
-}
-
-// Called after the timeout of a collective. Ranks that are stuck elsewhere do
-// not come here; all others do at about the same time. The coordinator sees the
-// difference and tells all ranks the same.
-Status GroupState::NameTheStuck(const Status& own) {
-  const Status met = AwaitBarrier(session_->stream(), options_.name,
-                                  BarrierName("muster/after-timeout"),
-                                  options_.generation, global_rank(),
-                                  /*wait_all_ranks=*/true, SettleDeadline());
-  const Culprits stuck = ToCulprits(met);
-  if (met.ok() || stuck.empty()) return own;
-  std::vector<std::string> names;
-  for (const MemberInfo& member : stuck.members) {
-    if (names.size() == kRanksInTextMax) break;
-    names.push_back(absl::StrCat(
-        DescribeMember(member, options_.is_world), ", last progress: ",
-        member.last_progress.empty() ? "none reported" : member.last_progress));
-  }
-  if (stuck.size() > names.size()) {
-    names.push_back(absl::StrCat("and ", stuck.size() - names.size(), " more"));
-  }
-  return WithCulprits(
-      Status(own.code(), absl::StrCat(own.message(),
-                                      "; did not come to the end of "
-                                      "it: ",
-                                      absl::StrJoin(names, "; "))),
-      stuck);
+  *request.mutable_wait() = ToProto(duration_cast<milliseconds>(wait));
+  *request.mutable_overtime() = ToProto(duration_cast<milliseconds>(overtime));
+  const auto answer =
+      ReportGroupFailure(stream, std::move(request), error, ReportDeadline());
+  if (answer.ok()) return {.reached = true, .verdict = *answer};
+  const Status& failure = answer.status();
+  if (IsUnavailable(failure) || IsDeadlineExceeded(failure)) return {};
+  return {.refusal = failure};
 }
 
 }  // namespace muster::internal

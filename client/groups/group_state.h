@@ -40,14 +40,12 @@ struct GroupStateOptions {
   std::string description = {};
   // This process's rank in the group; -1: not a member.
   int rank = -1;
-  // Whether this is the default group. Its failures are reported to the
-  // coordinator, which then ends all groups, and its ranks are the global ones.
+  // Whether this is the default group. Its failure ends the generation, and its
+  // ranks are the global ones.
   bool is_world = true;
-  // Prefix of the keys that the group's ranks share in the job's store.
-  // Different for every group, also for two with the same name.
-  std::string key_prefix = {};
   // Appended to the names of the group's barriers and of groups made from it,
-  // to keep them apart from those of an earlier group of the same name.
+  // and told in its failures, to keep them apart from those of an earlier group
+  // of the same name.
   std::string barrier_suffix = {};
   // The CUDA device to which the group is bound; -1: none.
   int device = -1;
@@ -59,10 +57,6 @@ double CheckFactor(dataplane::ReduceOp op, double factor);
 
 // Returns rank 0 if `rank` is not set.
 RankArgument OrZero(RankArgument rank);
-
-// Returns kAborted with the error that a rank of the group has stored under
-// `key_prefix`, for ranks that wait in the store; OK if there is none.
-Status EndInStore(Session& session, const std::string& key_prefix);
 
 // Returns the seats of `ranks`, which are ascending.
 std::vector<Seat> FindSeats(const Formation& formation,
@@ -227,14 +221,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // which does not fail the group.
   bool NoteFailure(Instant began, std::chrono::milliseconds timeout,
                    const dataplane::Collective* collective);
-  ErrorResolver::Accusation Report(const Status& own);
-  ErrorResolver::Accusation AccuseTheOdd(const Status& own);
-  ErrorResolver::Accusation Tell(Status error);
-  Status NameTheOdd(const Status& own, const std::string& prefix);
-  std::optional<Status> Agree(const Status& own);
-  Status AwaitAgreed(const Status& own);
+  ErrorResolver::Answer Report(const ErrorResolver::Symptom& symptom);
   std::string BarrierName(absl::string_view name) const;
-  Status NameTheStuck(const Status& own);
   int global_rank() const;
   std::string BarrierText(const Status& status,
                           std::chrono::milliseconds timeout) const;
@@ -258,12 +246,15 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   bool failure_seen_ MUSTER_GUARDED_BY(mutex_) = false;
   // Whether the first failed collective had begun after the others' timeout.
   bool began_late_ MUSTER_GUARDED_BY(mutex_) = false;
+  // Whether it ended before its own timeout.
+  bool ended_early_ MUSTER_GUARDED_BY(mutex_) = false;
   // How long after its timeout it ended.
   Instant::duration overtime_ MUSTER_GUARDED_BY(mutex_) = {};
   bool failed_ MUSTER_GUARDED_BY(mutex_) = false;
   // Its dataplane::Fingerprint; empty if not known.
   std::string ran_ MUSTER_GUARDED_BY(mutex_);
-  // The failed call, while the ranks agree on the culprit; else empty.
+  // The call that timed out, while the coordinator looks for the culprit; else
+  // empty.
   std::string settling_ MUSTER_GUARDED_BY(mutex_);
 };
 

@@ -520,7 +520,6 @@ Groups::Made Groups::Connect(const Plan& plan) {
       .description = plan.description,
       .rank = rank,
       .is_world = false,
-      .key_prefix = key_prefix,
       .barrier_suffix =
           plan.name_is_fresh
               ? ""
@@ -719,13 +718,13 @@ std::shared_ptr<SessionBootstrap> MakeBootstrap(
     const std::shared_ptr<GroupCalls::Waiting>& forming) {
   return std::make_shared<SessionBootstrap>(
       session, key_prefix,
-      [resolver, generation, session, key_prefix,
+      [resolver, generation,
        forming = std::weak_ptr(forming)](bool asks) -> Status {
         Status known = resolver->Known(generation);
+        if (known.ok()) known = resolver->FindTrouble(generation);
         if (!known.ok() || !asks) return known;
-        Status end = EndInStore(*session, key_prefix);
         const auto waiting = forming.lock();
-        return !end.ok() || waiting == nullptr ? end : waiting->Check();
+        return waiting == nullptr ? OkStatus() : waiting->Check();
       });
 }
 
@@ -739,6 +738,7 @@ StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
                                           GetCallName(options));
   ErrorResolver::Group forming;
   forming.name = options.name;
+  forming.instance = options.barrier_suffix;
   forming.generation = options.generation;
   forming.seats = options.seats;
   forming.abort = [interruption = peers.interruption](const Status& why) {

@@ -35,7 +35,10 @@ void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
 
 // If the event is or lists the departure of `rank`, returns the member.
 std::optional<MemberInfo> FindDeparture(const MemberEvent& event, int rank) {
-  if (event.kind == MemberEvent::Kind::kWaiting) return std::nullopt;
+  if (event.kind == MemberEvent::Kind::kWaiting ||
+      event.kind == MemberEvent::Kind::kGroupFailed) {
+    return std::nullopt;
+  }
   if (event.member.rank == rank) return event.member;
   if (event.kind != MemberEvent::Kind::kLeft) return std::nullopt;
   for (const MemberInfo& member : event.left_members) {

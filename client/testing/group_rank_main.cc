@@ -346,14 +346,14 @@ int Bystanders() {
     SayProblem([&] { Sum(group); });
   }
   MonitoredBarrier();
-  // A receive waits only for its peer.
+  // A receive waits only for its peer; rank 2 waits in a collective.
   group = NewGroup();
   if (GetRank() == 0) {
     SayProblem([&] {
       Recv(value, 1, {.group = group, .timeout = milliseconds(200)});
     });
   } else {
-    AwaitLine();
+    if (GetRank() != 2) AwaitLine();
     SayProblem([&] { Sum(group); });
   }
   MonitoredBarrier();
@@ -433,7 +433,12 @@ int Impatient() {
                                                           : "not yet");
   }
   MonitoredBarrier();
-  DestroyProcessGroup();
+  if (GetRank() == 0) {
+    DestroyProcessGroup();
+  } else {
+    // The coordinator has told it, but no call.
+    SayProblem([] { DestroyProcessGroup(); });
+  }
   Say("bye");
   return 0;
 }

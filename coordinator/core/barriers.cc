@@ -28,6 +28,7 @@ MissingCause ToMissingCause(EventKind kind) {
       return MissingCause::kLeft;
     case EventKind::kReplaced:
     case EventKind::kWaiting:
+    case EventKind::kGroupFailed:
       break;
   }
   return MissingCause::kReplaced;

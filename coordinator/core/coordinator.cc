@@ -38,6 +38,7 @@ Coordinator::Coordinator(CoordinatorEpoch epoch,
       store_(&limits_, &quota_, &journal_),
       rendezvous_(&limits_, &quota_, &membership_, &journal_),
       groups_(&limits_, &membership_, &journal_),
+      failures_(&limits_, &membership_, &groups_, &journal_),
       barriers_(&limits_, &quota_, &membership_, &groups_, &journal_) {}
 
 // Returns whether the caller may use the store, else answers the call.
@@ -201,6 +202,7 @@ void Coordinator::Register(const Call& call, Registration registration,
   out.Answer(call.waiter, reply);
   if (!reply.rank.has_value()) return;
   TellAgain(call, departures_.All(), out);
+  failures_.TellAgain(call, *reply.rank, out);
   if (!reply.generation_running) {
     TellAgain(call, generation_end_, out);
   } else if (reply.waiting > 0) {
@@ -249,6 +251,29 @@ void Coordinator::ReportFailure(const Call& call, FailureReport report,
   std::vector<Event> departed;
   membership_.Fail(*member, std::move(report), now, departed, out);
   out.Answer(call.waiter, std::monostate());
+  HandleDepartures(departed, now, out);
+}
+
+void Coordinator::ReportGroupFailure(const Call& call,
+                                     GroupFailureReport report, Instant now,
+                                     Outbox& out) {
+  Member* member = nullptr;
+  if (!AdmitMember(call, now, out, &member)) return;
+  if (report.group.empty() && !rendezvous_.running()) {
+    // The event that ended the generation is the verdict.
+    return out.Answer(call.waiter, GroupFailureReply());
+  }
+  failures_.Report(call, std::move(report), now, out);
+  EndWorld(now, out);
+}
+
+// If the default group's failure was decided, lets the reporter fail with that.
+void Coordinator::EndWorld(Instant now, Outbox& out) {
+  auto verdict = failures_.TakeWorldVerdict();
+  if (!verdict.has_value()) return;
+  std::vector<Event> departed;
+  membership_.Fail(*membership_.Find(verdict->member),
+                   std::move(verdict->error), now, departed, out);
   HandleDepartures(departed, now, out);
 }
 
@@ -303,6 +328,7 @@ void Coordinator::BeginGeneration(const FormationReply& before,
   generation_end_.reset();
   departures_.Reset();
   groups_.Reset(formation);
+  failures_.Reset(formation);
   barriers_.Reset(formation, now, out);
 }
 
@@ -355,6 +381,7 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
       AbortedError(absl::StrCat("member ", base::Quote(event.member.value()),
                                 " ", base::Printable(event.cause))),
       now, out);
+  failures_.MemberDeparted(event, now, out);
   Tell(departures_.TakeUntold(now), out);
   Publish({std::move(event)}, out);
 }
@@ -391,6 +418,7 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
                             " member=", base::LogValue(event.member.value()),
                             " ", EventKindName(event.kind)));
     }
+    failures_.MemberDeparted(event, now, out);
     if (!event.rank.has_value()) continue;
     if (event.kind == EventKind::kLeft && !ended) {
       departures_.Add(
@@ -408,9 +436,11 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
   if (membership_.live() == 0) {
     barriers_.Clear(now, out);
     groups_.Clear();
+    failures_.Clear();
     departures_.Reset();
   }
   Publish(std::move(published), out);
+  EndWorld(now, out);
   SettleRendezvous(now, out);
   Remember(first_reply, out);
 }
@@ -482,6 +512,8 @@ void Coordinator::Tick(Instant now, Outbox& out) {
   std::vector<Event> departed;
   membership_.Expire(now, departed, out);
   HandleDepartures(departed, now, out);
+  failures_.Expire(now, out);
+  EndWorld(now, out);
   const size_t first_reply = out.replies.size();
   barriers_.Expire(now, out);
   SettleRendezvous(now, out);
@@ -495,7 +527,7 @@ std::optional<Instant> Coordinator::NextDeadline() const {
   for (const std::optional<Instant>& deadline :
        {membership_.NextDeadline(), store_.NextDeadline(),
         rendezvous_.NextDeadline(), barriers_.NextDeadline(),
-        departures_.NextDeadline()}) {
+        failures_.NextDeadline(), departures_.NextDeadline()}) {
     if (!deadline.has_value()) continue;
     next = next.has_value() ? std::min(*next, *deadline) : *deadline;
   }
@@ -639,7 +671,7 @@ Status Coordinator::CheckInvariants() const {
   for (const Status& status :
        {membership_.CheckInvariants(), store_.CheckInvariants(),
         rendezvous_.CheckInvariants(), groups_.CheckInvariants(),
-        barriers_.CheckInvariants(),
+        failures_.CheckInvariants(), barriers_.CheckInvariants(),
         departures_.CheckInvariants(rendezvous_.generation())}) {
     if (!status.ok()) return status;
   }
@@ -736,6 +768,9 @@ std::vector<Record> Coordinator::TakeChanges() {
   for (const auto& [group, rank] : journal_.group_ranks) {
     changes.push_back(groups_.MakeRecord(group, rank));
   }
+  for (const auto& [group, instance] : journal_.group_failures) {
+    changes.push_back(failures_.MakeRecord(group, instance));
+  }
   for (const auto& [group, barrier] : journal_.series) {
     changes.push_back(barriers_.MakeRecord(group, barrier));
   }
@@ -766,15 +801,19 @@ void Coordinator::RestoreDepartures(Instant now) {
   for (size_t i = 0; i < formation->world.size(); ++i) {
     const Seat& seat = formation->world[i];
     const Member* const member = membership_.Find(seat.member);
+    std::optional<Event> left;
     if (member != nullptr && member->incarnation == seat.incarnation) {
       if (member->state == MemberState::kLeft && member->rank.has_value()) {
-        departures_.Restore(membership_.LeftEvent(*member, now));
+        left = membership_.LeftEvent(*member, now);
       }
     } else if (rendezvous_.running()) {
       // The member has left: other departures would have ended the generation.
-      departures_.Restore(LeftEarlier(formation->generation,
-                                      Rank(static_cast<int32_t>(i)), seat));
+      left = LeftEarlier(formation->generation, Rank(static_cast<int32_t>(i)),
+                         seat);
     }
+    if (!left.has_value()) continue;
+    departures_.Restore(*left);
+    failures_.Restore(*left);
   }
 }
 
@@ -790,6 +829,7 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
   for (GenerationRecord& record : generations) {
     barriers_.RestoreFormation(record.formation);
     groups_.RestoreFormation(record.formation);
+    failures_.RestoreFormation(record.formation);
     rendezvous_.Restore(std::move(record.formation), record.running,
                         std::move(record.closed));
     generation_end_ = std::move(record.end);
@@ -802,6 +842,12 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
   std::vector<GroupRankRecord> group_ranks;
   TakeOut(records, group_ranks);
   for (const GroupRankRecord& record : group_ranks) groups_.Restore(record);
+
+  std::vector<GroupFailureRecord> failures;
+  TakeOut(records, failures);
+  for (GroupFailureRecord& record : failures) {
+    failures_.Restore(std::move(record));
+  }
 
   std::vector<SeriesRecord> series;
   TakeOut(records, series);

@@ -17,6 +17,7 @@
 #include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/departure_batcher.h"
+#include "coordinator/core/group_failures.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -71,8 +72,8 @@ class Coordinator {
                      Outbox& out, StoreVerb verb);
 
   // RegisterReply. Idempotent; a member that reconnects registers again. It may
-  // have missed events: it is told again who has left its generation and what
-  // ended that, or that members wait for the next one.
+  // have missed events: it is told again who has left its generation, what
+  // ended that or its groups, or that members wait for the next generation.
   void Register(const Call& call, Registration registration, Instant now,
                 Outbox& out);
 
@@ -92,6 +93,12 @@ class Coordinator {
   // included, so that all see the same end of the generation.
   void ReportFailure(const Call& call, FailureReport report, Instant now,
                      Outbox& out);
+
+  // GroupFailureReply. The caller's group failed; see GroupFailureTable. If it
+  // is the default group, the verdict counts as ReportFailure of a rank that
+  // has reported: it ends the generation.
+  void ReportGroupFailure(const Call& call, GroupFailureReport report,
+                          Instant now, Outbox& out);
 
   // The member's connection closed. The member is lost after the reconnect
   // grace unless it registers again. If this coordinator closed the connection
@@ -191,6 +198,7 @@ class Coordinator {
   void HandleAbandonment(const Member& member, Instant now, Outbox& out);
   void HandleDepartures(std::vector<Event>& departed, Instant now, Outbox& out);
   void Publish(std::vector<Event> events, Outbox& out);
+  void EndWorld(Instant now, Outbox& out);
   void Tell(std::optional<Event> event, Outbox& out);
   void TellAgain(const Call& call, std::optional<Event> event, Outbox& out);
   void RestoreDepartures(Instant now);
@@ -204,6 +212,7 @@ class Coordinator {
   StoreEngine store_;
   Rendezvous rendezvous_;
   GroupTable groups_;
+  GroupFailureTable failures_;
   BarrierTable barriers_;
   DepartureBatcher departures_;
 

@@ -56,7 +56,6 @@ void GroupTable::NoteEnd(const std::string& name, const Group& group) {
   }
 }
 
-// The caller's rank in `generation`.
 StatusOr<Rank> GroupTable::FindRank(const Call& call,
                                     Generation generation) const {
   if (formation_ == nullptr) {

@@ -91,6 +91,11 @@ class GroupTable {
   void Register(const Call& call, GroupsRequest request, Instant now,
                 Outbox& out);
 
+  // Returns the caller's rank in `generation`. Errors: ABORTED (no generation
+  // or another one, or the caller has no rank in it), INVALID_ARGUMENT (a later
+  // generation).
+  StatusOr<Rank> FindRank(const Call& call, Generation generation) const;
+
   // The ranks of a group, ascending; null if the group is not registered.
   const std::vector<Rank>* FindRanks(absl::string_view group) const;
 
@@ -119,7 +124,6 @@ class GroupTable {
     std::optional<Instant> forming_since;
   };
 
-  StatusOr<Rank> FindRank(const Call& call, Generation generation) const;
   Status CheckCallAndGroups(Rank rank, GroupsRequest& request, Instant now,
                             Outbox& out);
   Status CheckGroups(Rank rank,

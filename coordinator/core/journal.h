@@ -61,6 +61,10 @@ class Journal {
     if (on_) group_ranks.emplace(group, rank);
   }
 
+  void GroupFailure(const std::string& group, const std::string& instance) {
+    if (on_) group_failures.emplace(group, instance);
+  }
+
   void Clear() { *this = Journal(on_); }
 
   // Sets of names. Coordinator::TakeChanges reads them.
@@ -74,6 +78,7 @@ class Journal {
   absl::btree_set<std::tuple<std::string, std::string, Rank>> taken;
   absl::btree_set<std::string> groups;
   absl::btree_set<std::pair<std::string, Rank>> group_ranks;
+  absl::btree_set<std::pair<std::string, std::string>> group_failures;
 
  private:
   bool on_;

@@ -64,6 +64,9 @@ struct Limits {
   // Calls that make groups and wait for ranks. The oldest are forgotten.
   int64_t group_calls = 4096;
   int64_t group_call_bytes = 16 << 20;
+  // Failures of groups, open and decided. The oldest are forgotten.
+  int64_t group_failures = 4096;
+  int64_t group_failure_bytes = 16 << 20;
 };
 
 // Error texts name at most this many ranks, and then `and 120 more`.

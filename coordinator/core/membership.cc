@@ -55,6 +55,7 @@ MemberState StateAfter(EventKind kind) {
     case EventKind::kLost:
     case EventKind::kReplaced:
     case EventKind::kWaiting:  // no departure
+    case EventKind::kGroupFailed:
       break;
   }
   return MemberState::kLost;
@@ -70,6 +71,7 @@ NoticeKind ToNoticeKind(EventKind kind) {
       return NoticeKind::kMemberLeft;
     case EventKind::kReplaced:
     case EventKind::kWaiting:
+    case EventKind::kGroupFailed:
       break;
   }
   return NoticeKind::kMemberReplaced;
@@ -340,6 +342,7 @@ void Membership::Fail(Member& member, FailureReport report, Instant now,
                                 : CutText(report.text, limits_.text_bytes),
                             now, out));
   departed.back().verdict = std::move(report.verdict);
+  departed.back().culprits = std::move(report.culprits);
 }
 
 bool Membership::HasReported(const Call& call) const {

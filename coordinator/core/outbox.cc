@@ -14,6 +14,8 @@ absl::string_view EventKindName(EventKind kind) {
       return "left";
     case EventKind::kReplaced:
       return "replaced";
+    case EventKind::kGroupFailed:
+      return "group_failed";
     case EventKind::kWaiting:
       return "waiting";
   }
@@ -66,6 +68,8 @@ absl::string_view NoticeKindName(NoticeKind kind) {
       return "barrier_aborted";
     case NoticeKind::kGroupCallConflict:
       return "group_call_conflict";
+    case NoticeKind::kGroupFailed:
+      return "group_failed";
   }
   return "unknown";
 }

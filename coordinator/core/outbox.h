@@ -26,17 +26,16 @@ struct Reply {
   Payload payload;
 };
 
-// A member's report that it cannot go on.
-struct FailureReport {
-  std::string text{};  // for people
-  // The error's code and payloads, opaque here. OK if there is only the text,
-  // and the member itself is to blame. The message is not used.
-  Status verdict{};
+enum class EventKind {
+  kLost,
+  kFailed,
+  kLeft,
+  kReplaced,
+  kWaiting,
+  kGroupFailed,
 };
 
-enum class EventKind { kLost, kFailed, kLeft, kReplaced, kWaiting };
-
-// Returns "lost", "failed", "left", "replaced" or "waiting".
+// Returns "lost", "failed", "left", "replaced", "waiting" or "group_failed".
 absl::string_view EventKindName(EventKind kind);
 
 struct LeftTogether;
@@ -44,6 +43,8 @@ struct LeftTogether;
 // Event tells the other members of a job that one of them has departed. With
 // kWaiting it tells the members of the running generation that others wait for
 // the next one: when the first does, and when a generation forms without all.
+// With kGroupFailed, which has `group_failure` and nothing else, it tells the
+// members of a group why that failed.
 struct Event {
   EventKind kind = EventKind::kLost;
   MemberId member;
@@ -53,8 +54,9 @@ struct Event {
   int64_t pid = 0;
   std::string cause;          // `no heartbeat for 11s (lease 10s)`
   std::string last_progress;  // From DescribeProgress.
-  // kFailed: FailureReport::verdict.
+  // kFailed: those of the FailureReport.
   Status verdict;
+  BarrierReply culprits;
   Generation generation;         // of `rank`; kWaiting: the running one
   bool generation_over = false;  // exactly one event of a generation ends it
   // kWaiting: how many wait; `member` has waited for longest.
@@ -62,6 +64,8 @@ struct Event {
   // kLeft: the members that this event is about, `member` included. Null: only
   // `member`.
   std::shared_ptr<const LeftTogether> together;
+  // kGroupFailed.
+  GroupFailureReply group_failure;
 };
 
 // Members that left one generation soon after one another (DepartureBatcher).
@@ -76,7 +80,7 @@ struct Publication {
   // Shared by all events of one step.
   std::shared_ptr<const std::vector<MemberId>> audience;
   Event event;
-  // Sent to a member that registers again and may have missed it.
+  // Sent to a member that may have missed it.
   bool again = false;
 };
 
@@ -103,6 +107,7 @@ enum class NoticeKind {
   kBarrierConflict,
   kBarrierAborted,
   kGroupCallConflict,
+  kGroupFailed,
 };
 
 // Returns "member_registered" and so on.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/rank_ranges.h"
@@ -219,13 +220,35 @@ struct GroupsReply {
   std::vector<int32_t> registered;
 };
 
+// A member's report that it cannot go on, or an error that ends a group.
+struct FailureReport {
+  std::string text{};  // for people
+  // The error's code and payloads, opaque here. OK if there is only the text,
+  // and the member itself is to blame. The message is not used.
+  Status verdict{};
+  // Replaces the culprits in `verdict`: `missing` and `others` of a result.
+  BarrierReply culprits{};
+};
+
+// The end of a group, the same for all its members. If the verdict in `error`
+// is OK there is none yet, and `error.text` tells why it is sought.
+struct GroupFailure {
+  Generation generation{};
+  std::string group{};
+  std::string instance{};
+  FailureReport error{};
+};
+
+// ReportGroupFailure: the verdict; null: none yet.
+using GroupFailureReply = std::shared_ptr<const GroupFailure>;
+
 // A failed call has std::monostate, except a failed barrier, which has its
 // result, and a join that timed out.
 using Payload =
     std::variant<std::monostate, RevisionReply, ValueReply, ValuesReply,
                  NumberReply, FlagReply, CompareSetReply, KeysReply, WatchReply,
                  RegisterReply, HeartbeatReply, FormationReply, BarrierReply,
-                 AbsenceReply, GroupsReply>;
+                 AbsenceReply, GroupsReply, GroupFailureReply>;
 
 }  // namespace muster::coordinator::core
 

@@ -43,6 +43,10 @@ struct Visitor {
   int64_t operator()(const GroupsReply& r) const {
     return static_cast<int64_t>(sizeof(r.registered[0]) * r.registered.size());
   }
+  int64_t operator()(const GroupFailureReply& r) const {
+    if (r == nullptr) return 0;
+    return static_cast<int64_t>(sizeof(*r) + r->error.text.size());
+  }
   template <typename Other>
   int64_t operator()(const Other&) const {
     return 0;

@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "coordinator/core/barriers.h"
+#include "coordinator/core/group_failures.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/membership.h"
@@ -32,7 +33,7 @@ struct JobRecord {
 using Record =
     std::variant<JobRecord, EntryRecord, ItemRecord, StoreRecord, MemberRecord,
                  ReplyRecord, GenerationRecord, SeriesRecord, DecisionRecord,
-                 TakenRecord, GroupRecord, GroupRankRecord>;
+                 TakenRecord, GroupRecord, GroupRankRecord, GroupFailureRecord>;
 
 // Whether a change erases the record.
 inline bool IsErased(const Record& record) {
@@ -49,6 +50,7 @@ inline bool IsErased(const Record& record) {
     bool operator()(const TakenRecord& of) { return of.erased; }
     bool operator()(const GroupRecord& of) { return of.erased; }
     bool operator()(const GroupRankRecord& of) { return of.erased; }
+    bool operator()(const GroupFailureRecord& of) { return of.erased; }
   };
   return std::visit(Visitor(), record);
 }

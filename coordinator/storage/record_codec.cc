@@ -29,6 +29,7 @@ constexpr char kDecision = 'd';
 constexpr char kTaken = 't';
 constexpr char kGroup = 'p';
 constexpr char kGroupRank = 'n';
+constexpr char kGroupFailure = 'f';
 
 // Appends a name and its length, so that another name can follow.
 void AppendSized(absl::string_view name, std::string& key) {
@@ -115,6 +116,11 @@ struct AppendName {
     AppendSized(record.group, key);
     AppendNumber(static_cast<uint64_t>(record.rank.value()), key);
   }
+  void operator()(const core::GroupFailureRecord& record) {
+    key.push_back(kGroupFailure);
+    AppendSized(record.group, key);
+    key += record.instance;
+  }
 };
 
 std::string Serialize(const core::JobRecord& record) {
@@ -187,6 +193,9 @@ void FillEnd(const core::Event& end, storage::v1::Generation::End* message) {
   message->set_generation(end.generation.value());
   message->set_generation_over(end.generation_over);
   if (!end.verdict.ok()) FillStatus(end.verdict, message->mutable_verdict());
+  if (end.culprits != nullptr) {
+    FillBarrier(*end.culprits, message->mutable_culprits());
+  }
 }
 
 std::string Serialize(const core::GenerationRecord& record) {
@@ -246,6 +255,18 @@ std::string Serialize(const core::GroupRecord& record) {
 
 std::string Serialize(const core::GroupRankRecord&) {
   return storage::v1::GroupRank().SerializeAsString();
+}
+
+std::string Serialize(const core::GroupFailureRecord& record) {
+  storage::v1::GroupFailure message;
+  const core::FailureReport& error = record.verdict->error;
+  message.set_generation(record.verdict->generation.value());
+  message.set_text(error.text);
+  if (!error.verdict.ok()) FillStatus(error.verdict, message.mutable_verdict());
+  if (error.culprits != nullptr) {
+    FillBarrier(*error.culprits, message.mutable_culprits());
+  }
+  return message.SerializeAsString();
 }
 
 template <typename Message>
@@ -362,6 +383,7 @@ std::optional<core::Record> DecodeGeneration(absl::string_view value) {
     end.generation = core::Generation(from.generation());
     end.generation_over = from.generation_over();
     if (from.has_verdict()) end.verdict = ToStatus(from.verdict());
+    if (from.has_culprits()) end.culprits = ToBarrierReply(from.culprits());
   }
   return record;
 }
@@ -435,6 +457,29 @@ std::optional<core::Record> DecodeGroupRank(absl::string_view name) {
   return record;
 }
 
+std::optional<core::Record> DecodeGroupFailure(absl::string_view name,
+                                               absl::string_view value) {
+  storage::v1::GroupFailure message;
+  core::GroupFailureRecord record;
+  if (!TakeSized(name, record.group) || !Parse(value, message)) {
+    return std::nullopt;
+  }
+  record.instance = std::string(name);
+  auto verdict = std::make_shared<core::GroupFailure>();
+  verdict->generation = core::Generation(message.generation());
+  verdict->group = record.group;
+  verdict->instance = record.instance;
+  verdict->error.text = message.text();
+  if (message.has_verdict()) {
+    verdict->error.verdict = ToStatus(message.verdict());
+  }
+  if (message.has_culprits()) {
+    verdict->error.culprits = ToBarrierReply(message.culprits());
+  }
+  record.verdict = std::move(verdict);
+  return record;
+}
+
 std::optional<core::Record> Decode(char kind, absl::string_view name,
                                    absl::string_view value) {
   switch (kind) {
@@ -468,6 +513,8 @@ std::optional<core::Record> Decode(char kind, absl::string_view name,
       return DecodeGroup(name, value);
     case kGroupRank:
       return DecodeGroupRank(name);
+    case kGroupFailure:
+      return DecodeGroupFailure(name, value);
     default:
       return std::nullopt;
   }

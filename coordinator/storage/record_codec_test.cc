@@ -200,6 +200,33 @@ TEST(RecordCodecTest, AGroupComesBackWithWhoHasRegistered) {
   EXPECT_EQ(RoundTrip(rank).rank, core::Rank(70000));
 }
 
+TEST(RecordCodecTest, TheVerdictAboutAGroupComesBack) {
+  auto verdict = std::make_shared<core::GroupFailure>();
+  verdict->generation = core::Generation(7);
+  verdict->error.text = "timed out";
+  verdict->error.verdict = DeadlineExceededError("");
+  verdict->error.verdict.SetPayload("url", "bytes");
+  core::GroupFailureRecord record;
+  record.group = "tp";
+  record.instance = "/2";
+  record.verdict = verdict;
+  EXPECT_EQ(RoundTrip(record).instance, "/2");
+  core::GroupFailure back = *RoundTrip(record).verdict;
+  EXPECT_EQ(back.generation, verdict->generation);
+  EXPECT_EQ(back.group, "tp");
+  EXPECT_EQ(back.instance, "/2");
+  EXPECT_EQ(back.error.text, "timed out");
+  EXPECT_EQ(back.error.verdict, verdict->error.verdict);
+  EXPECT_EQ(back.error.culprits, nullptr);
+  auto culprits = std::make_shared<core::BarrierResult>();
+  culprits->missing.emplace_back().rank = core::Rank(3);
+  culprits->others = {4, 1};
+  verdict->error.culprits = culprits;
+  back = *RoundTrip(record).verdict;
+  EXPECT_EQ(back.error.culprits->missing[0].rank, core::Rank(3));
+  EXPECT_EQ(back.error.culprits->others, culprits->others);
+}
+
 TEST(RecordCodecTest, AnAnswerAboutGroupsComesBack) {
   core::ReplyRecord record;
   record.member = core::MemberId("a");

@@ -118,7 +118,7 @@ void ConsistencyCheck::Refused(const Collective& collective,
   // the write fails, the other ranks time out.
   options_.store
       ->SetBy(MakeKey(collective.sequence, options_.rank),
-              Fingerprint::Refusal(collective, why.message()).Serialize(),
+              MakeRefusal(collective, why.message()).Serialize(),
               Clock::now() + kTell)
       .IgnoreError();
 }
@@ -222,7 +222,7 @@ Status ConsistencyCheck::Check(const Collective& collective) {
   const auto label = [&](const Status& status) {
     return Labelled(FailedCall::Of(collective), options_.group_name, status);
   };
-  const Fingerprint own = Fingerprint::Of(collective, options_.world_size);
+  const Fingerprint own = MakeFingerprint(collective, options_.world_size);
   const std::string own_text = own.Serialize();
   for (;;) {
     const Status told = options_.store->SetBy(

@@ -229,6 +229,13 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
     case Verb::kRegisterGroups:
       ObserveGroups(waiting, reply);
       break;
+    case Verb::kReportGroupFailure:
+      if (const auto* verdict =
+              std::get_if<core::GroupFailureReply>(&reply.payload);
+          verdict != nullptr && *verdict != nullptr) {
+        ObserveVerdict(**verdict);
+      }
+      break;
     case Verb::kRegister:
       if (reply.status.ok()) ObserveRegistration(waiting);
       break;

@@ -102,6 +102,7 @@ class SimChecker {
     int64_t grouped = 0;          // calls that registered groups
     int64_t group_conflicts = 0;  // refused ones of these
     int64_t calls_told = 0;       // that others passed other arguments
+    int64_t verdicts = 0;         // about groups, told or answered
     int64_t too_late = 0;         // barriers whose decision was dropped
     int64_t parts_released = 0;   // calls of barriers of some ranks
     int64_t read_together = 0;    // MultiGets
@@ -149,6 +150,7 @@ class SimChecker {
                       const core::Formation& formation);
   void ObserveGroups(const Waiting& waiting, const core::Reply& reply);
   void ObserveGroupCall(const Waiting& waiting, const core::Reply& reply);
+  void ObserveVerdict(const core::GroupFailure& failure);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
   std::vector<core::Rank> FindParticipants(const core::BarrierRequest& request);
   void CheckEvents(const core::Outbox& out, const core::JobSnapshot& job,
@@ -207,6 +209,10 @@ class SimChecker {
     std::string text;           // told to ranks that wait in vain
   };
   std::map<std::tuple<uint64_t, int64_t, int64_t>, GroupCall> group_calls_;
+  // The verdicts by epoch, generation, group and instance.
+  std::map<std::tuple<uint64_t, int64_t, std::string, std::string>,
+           std::pair<std::string, std::vector<core::Rank>>>
+      verdicts_;
   // Leaves of ranks that the others do not know yet.
   struct Leave {
     core::Instant since;

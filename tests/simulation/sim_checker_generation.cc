@@ -176,6 +176,27 @@ void SimChecker::ObserveGroupCall(const Waiting& waiting,
   known.text = text;
 }
 
+// A group has one verdict, which its members get word for word.
+void SimChecker::ObserveVerdict(const core::GroupFailure& failure) {
+  ++seen_.verdicts;
+  std::vector<core::Rank> culprits;
+  if (failure.error.culprits != nullptr) {
+    for (const core::MissingRank& who : failure.error.culprits->missing) {
+      culprits.push_back(who.rank);
+    }
+  }
+  const std::pair verdict(failure.error.text, culprits);
+  const auto [known, first] = verdicts_.emplace(
+      std::make_tuple(epoch_.value(), failure.generation.value(), failure.group,
+                      failure.instance),
+      verdict);
+  if (!first && known->second != verdict) {
+    Fail(absl::StrCat("I6: group ", failure.group, failure.instance,
+                      " failed: ", failure.error.text, ", and ",
+                      known->second.first));
+  }
+}
+
 // A call registers all of its groups or none; a retry gets the answer of the
 // first attempt.
 void SimChecker::ObserveGroups(const Waiting& waiting,
@@ -437,11 +458,24 @@ void SimChecker::CheckEvents(const core::Outbox& out,
     if (audience.size() != publication.audience->size()) {
       Fail("I6: somebody is told of an event twice");
     }
+    if (event.kind == core::EventKind::kGroupFailed) {
+      for (const core::MemberId& id : audience) {
+        if (!listeners.contains(id)) Fail("I6: a departed member is told");
+      }
+      if (!event.group_failure->error.verdict.ok()) {
+        ObserveVerdict(*event.group_failure);
+      }
+      continue;
+    }
     const bool left = event.kind == core::EventKind::kLeft &&
                       !absl::StartsWith(event.cause, "gave up");
     if (publication.again) {
-      if (!registers || audience != std::set<core::MemberId>{
-                                        subject->second.request.call.member}) {
+      // A report about a group that a departure has ended gets that again.
+      const bool asks = registers || (subject != waiting_.end() && !left &&
+                                      subject->second.request.verb ==
+                                          Verb::kReportGroupFailure);
+      if (!asks || audience != std::set<core::MemberId>{
+                                   subject->second.request.call.member}) {
         Fail("I6: somebody is told again who did not ask");
       }
       if (left) CheckToldBefore(event);

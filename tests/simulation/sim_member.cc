@@ -294,6 +294,27 @@ void SimMember::IssueGroupCall() {
   Issue(std::move(request));
 }
 
+// Reports, again and again, a failure of the group of two or, rarely, of the
+// default group.
+void SimMember::IssueGroupFailure() {
+  Request request;
+  request.verb = Verb::kReportGroupFailure;
+  core::GroupFailureReport& report = request.failure;
+  report.generation = formation_->generation;
+  if (calm_ || !random_.Chance(habits_.fail)) {
+    report.group = absl::StrCat("by2-", rank_.value() / 2);
+    report.instance = absl::StrCat("/", group_failures_);
+  }
+  report.kind = static_cast<core::GroupFailureKind>(random_.Below(4));
+  report.error.text = absl::StrCat("seen by rank ", rank_.value());
+  report.error.verdict = AbortedError("");
+  report.culprits = Neighbours(2);
+  report.call = "all_reduce";
+  report.wait = std::chrono::seconds(1);
+  report.late = random_.Chance(0.1);
+  Issue(std::move(request));
+}
+
 // Sets the acknowledged and unanswered numbers.
 void SimMember::Acknowledge(core::Call& call) const {
   uint64_t through = next_sequence_ - 1;
@@ -329,6 +350,10 @@ std::vector<Request> SimMember::Step(core::Instant now) {
     if (!Waiting(Verb::kRegisterGroups) && random_.Chance(0.1)) IssueGroups();
     if (!Waiting(Verb::kRegisterGroups) && random_.Chance(0.2)) {
       IssueGroupCall();
+    }
+    if (grouped_ && !Waiting(Verb::kReportGroupFailure) &&
+        random_.Chance(0.1)) {
+      IssueGroupFailure();
     }
     if (!calm_ && random_.Chance(habits_.close)) {
       Request request;
@@ -471,8 +496,10 @@ void SimMember::Complete(const Request& request, const Response& response) {
       barriers_ = 0;
       grouped_ = false;
       group_calls_ = 0;
+      group_failures_ = 0;
       Forget(Verb::kAwaitBarrier);
       Forget(Verb::kRegisterGroups);
+      Forget(Verb::kReportGroupFailure);
       phase_ = Phase::kRunning;
       break;
     }
@@ -493,6 +520,12 @@ void SimMember::Complete(const Request& request, const Response& response) {
     case Verb::kAwaitBarrier:
       if (phase_ == Phase::kRunning) CompleteBarrier(request, response);
       break;
+    case Verb::kReportGroupFailure: {
+      const auto* verdict =
+          std::get_if<core::GroupFailureReply>(&response.reply.payload);
+      if (verdict != nullptr && *verdict != nullptr) ++group_failures_;
+      break;
+    }
     case Verb::kRegisterGroups:
       if (phase_ == Phase::kRunning && response.reply.status.ok() &&
           !request.groups.empty()) {

@@ -99,6 +99,7 @@ class SimMember {
   void CompleteBarrier(const Request& request, const Response& response);
   std::vector<core::Rank> Neighbours(int32_t width) const;
   void IssueGroupCall();
+  void IssueGroupFailure();
   void Acknowledge(core::Call& call) const;
 
   const MemberHabits& habits_;
@@ -125,6 +126,8 @@ class SimMember {
   bool grouped_ = false;     // the groups of this generation are registered
   int64_t groups_ = 0;       // number of calls that registered groups
   int64_t group_calls_ = 0;  // in which ranks of this generation meet
+  // Failures of groups of which this rank has the verdict.
+  int64_t group_failures_ = 0;
   int64_t released_ = 0;
 };
 

@@ -164,6 +164,19 @@ std::string ToCommand(const Request& request) {
             " does=", absl::StrReplaceAll(call.arguments, {{" ", "+"}}));
       }
       break;
+    case Verb::kReportGroupFailure: {
+      constexpr const char* kKinds[] = {"symptom", "timeout", "mismatch",
+                                        "decision"};
+      absl::StrAppend(
+          &line, " generation=", request.failure.generation.value(),
+          " group=", request.failure.group,
+          " instance=", request.failure.instance,
+          " kind=", kKinds[static_cast<int>(request.failure.kind)], " why=",
+          absl::StrReplaceAll(request.failure.error.text, {{" ", "+"}}),
+          " blames=", RanksText(request.failure.culprits),
+          request.failure.late ? " late=1" : "");
+      break;
+    }
     case Verb::kAwaitBarrier:
       absl::StrAppend(&line, " rank=", request.barrier.rank.value(),
                       " name=", request.barrier.barrier,

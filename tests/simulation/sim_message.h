@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
+#include "coordinator/core/group_failures.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -58,6 +59,7 @@ struct Request {
   std::vector<core::GroupDefinition> groups{};
   std::vector<std::string> groups_left{};
   std::optional<core::GroupCall> group_call{};
+  core::GroupFailureReport failure{};
 };
 
 struct Response {

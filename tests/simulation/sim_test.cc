@@ -47,6 +47,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.grouped += world.seen().grouped;
     seen.group_conflicts += world.seen().group_conflicts;
     seen.calls_told += world.seen().calls_told;
+    seen.verdicts += world.seen().verdicts;
     seen.too_late += world.seen().too_late;
     seen.parts_released += world.seen().parts_released;
     seen.read_together += world.seen().read_together;
@@ -77,6 +78,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(seen.grouped, 500);
   EXPECT_GT(seen.group_conflicts, 50);
   EXPECT_GT(seen.calls_told, 50);
+  EXPECT_GT(seen.verdicts, 500);
   EXPECT_GT(seen.too_late, 10);
   EXPECT_GT(seen.parts_released, 500);
   EXPECT_GT(seen.read_together, 300);
@@ -98,7 +100,8 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << seen.returns << " ranks kept, " << seen.closed
             << " rendezvous closed, " << seen.grouped << " group calls, "
             << seen.group_conflicts << " refused, " << seen.calls_told
-            << " told of other arguments, " << seen.too_late
+            << " told of other arguments, " << seen.verdicts
+            << " verdicts about groups, " << seen.too_late
             << " barriers asked for too late, " << seen.parts_released
             << " calls released by barriers of parts, " << seen.read_together
             << " multi gets, " << seen.waited << " waits, " << seen.stragglers

@@ -353,6 +353,8 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
       return to.Leave(call, "done", now_, out);
     case Verb::kReportFailure:
       return to.ReportFailure(call, {.text = "broken"}, now_, out);
+    case Verb::kReportGroupFailure:
+      return to.ReportGroupFailure(call, request.failure, now_, out);
     case Verb::kJoin:
       return to.Join(call, request.join, now_, out);
     case Verb::kCloseRendezvous:
@@ -415,6 +417,7 @@ void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
   for (const core::Publication& publication : out.events) {
     if (publication.event.kind != core::EventKind::kWaiting &&
+        publication.event.kind != core::EventKind::kGroupFailed &&
         !absl::StartsWith(publication.event.cause, "gave up")) {
       checker_.Departed(publication.event);
     }

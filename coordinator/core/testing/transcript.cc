@@ -17,6 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/fingerprint.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/testing/transcript_text.h"
 
@@ -295,6 +296,8 @@ class Player {
            coordinator_->ReportFailure(call, {.text = Text(Argument("why"))},
                                        now_, out_);
          }},
+        {"ReportGroupFailure",
+         [&](const Call& call) { ReportGroupFailure(call); }},
         {"Join", [&](const Call& call) { Join(call); }},
         {"CloseRendezvous",
          [&](const Call& call) {
@@ -308,6 +311,37 @@ class Player {
     if (found == calls.end() || !Verbs().contains(verb_)) return false;
     found->second(NewCall());
     return true;
+  }
+
+  // `kind=timeout why=TEXT blames=1,2 group=NAME ran=OP:SHAPE late=1
+  // over=10ms wait=1s`.
+  void ReportGroupFailure(const Call& call) {
+    static const auto* const kKinds =
+        new std::map<std::string, GroupFailureKind>{
+            {"symptom", GroupFailureKind::kSymptom},
+            {"timeout", GroupFailureKind::kTimeout},
+            {"mismatch", GroupFailureKind::kMismatch},
+            {"decision", GroupFailureKind::kDecision}};
+    GroupFailureReport report;
+    report.generation = Generation(Number(Argument("generation")));
+    report.group = Argument("group");
+    report.instance = Argument("instance");
+    report.kind = kKinds->at(Argument("kind"));
+    report.error.text = Text(Argument("why"));
+    report.error.verdict = AbortedError("");
+    report.culprits = ParseRanks(Argument("blames"));
+    report.call = "all_reduce #5";
+    if (const std::vector<std::string> ran = Split(Argument("ran"), ':');
+        ran.size() == 2) {
+      const base::Fingerprint print = {
+          .common = {{"op", ran[0]}, {"sequence", "5"}, {"shape", ran[1]}},
+          .description = absl::StrCat(ran[0], " #5 ", ran[1])};
+      report.fingerprint = print.Serialize();
+    }
+    report.wait = OptionalDuration("wait").value_or(seconds(2));
+    report.overtime = OptionalDuration("over").value_or(Duration::zero());
+    report.late = Argument("late") == "1";
+    coordinator_->ReportGroupFailure(call, std::move(report), now_, out_);
   }
 
   void Join(const Call& call) {
@@ -474,6 +508,9 @@ class Player {
     std::string operator()(const GroupRecord& of) { return "group " + of.name; }
     std::string operator()(const GroupRankRecord& of) {
       return absl::StrCat("rank ", of.rank.value(), " of ", of.group);
+    }
+    std::string operator()(const GroupFailureRecord& of) {
+      return absl::StrCat("failure ", of.group, " ", of.instance);
     }
   };
 

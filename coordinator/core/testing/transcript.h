@@ -30,6 +30,8 @@ namespace muster::coordinator::core {
 //   QueueLen a/1 k=KEY                 DeletePrefix a/1 prefix=KEY
 //   Watch a/1 k=KEY after=3 t=1s       Watch a/1 prefix=KEY after=3 t=1s
 //   NumKeys a/1                        ListKeys a/1 prefix=KEY after=KEY max=2
+//   ReportGroupFailure a/1 group=tp kind=symptom|timeout|mismatch|decision
+//       why=TEXT blames=1,2 ran=OP:SHAPE late=1 over=10ms wait=2s
 //   Join a/1 rank=0 world=2 t=30s      Leave|ReportFailure a/1 why=TEXT
 //   RegisterGroups a/1 of=tp:0,1;dp:0,2 left=pp
 //   RegisterGroups a/1 waits|passes|refused=SERIES:1:0,1 does=TEXT callers=4

@@ -48,14 +48,13 @@ TEST_P(TranscriptTest, TheCoordinatorAnswersAsWrittenDown) {
                                    "//coordinator/core/testing:transcript_test";
 }
 
-INSTANTIATE_TEST_SUITE_P(Testdata, TranscriptTest,
-                         testing::Values("store", "store_lifetimes",
-                                         "store_queues", "store_watch",
-                                         "membership", "rendezvous",
-                                         "rendezvous_elastic", "groups",
-                                         "group_calls", "barrier", "restart",
-                                         "restart_claims", "silence"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Testdata, TranscriptTest,
+    testing::Values("store", "store_lifetimes", "store_queues", "store_watch",
+                    "membership", "rendezvous", "rendezvous_elastic", "groups",
+                    "group_calls", "group_failures", "barrier", "restart",
+                    "restart_claims", "silence"),
+    [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace muster::coordinator::core

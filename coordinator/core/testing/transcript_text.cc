@@ -42,6 +42,16 @@ absl::string_view ChangeName(ChangeKind kind) {
   return "unknown";
 }
 
+std::string FailureText(const GroupFailure& failure) {
+  const FailureReport& error = failure.error;
+  std::string text = absl::StrCat(
+      " group ", base::Quote(failure.group), failure.instance,
+      failure.error.verdict.ok() ? " has trouble: " : " failed: ", error.text);
+  if (error.culprits == nullptr) return text;
+  return absl::StrCat(text, " culprits=", Ranks(error.culprits->missing),
+                      error.culprits->others.empty() ? "" : ",...");
+}
+
 struct Describe {
   std::string operator()(std::monostate) { return ""; }
   std::string operator()(const RevisionReply& reply) {
@@ -107,6 +117,9 @@ struct Describe {
                               seat.incarnation.value(), "@", seat.address);
             }));
   }
+  std::string operator()(const GroupFailureReply& reply) {
+    return reply == nullptr ? " no verdict yet" : FailureText(*reply);
+  }
   // The error's text names the absent ranks.
   std::string operator()(const AbsenceReply&) { return ""; }
   std::string operator()(const GroupsReply& reply) {
@@ -134,14 +147,17 @@ std::string ToText(const Reply& reply) {
 
 std::string ToText(const Publication& publication) {
   const Event& event = publication.event;
+  const std::string audience = absl::StrJoin(
+      *publication.audience, ",", [](std::string* out, const MemberId& id) {
+        absl::StrAppend(out, id.value());
+      });
+  if (event.group_failure != nullptr) {
+    return absl::StrCat("event to ", audience, ":",
+                        FailureText(*event.group_failure), "\n");
+  }
   std::string text =
-      absl::StrCat("event to ",
-                   absl::StrJoin(*publication.audience, ",",
-                                 [](std::string* out, const MemberId& id) {
-                                   absl::StrAppend(out, id.value());
-                                 }),
-                   ": ", event.member.value(), "/", event.incarnation.value(),
-                   " ", EventKindName(event.kind));
+      absl::StrCat("event to ", audience, ": ", event.member.value(), "/",
+                   event.incarnation.value(), " ", EventKindName(event.kind));
   if (event.rank.has_value()) {
     absl::StrAppend(&text, ", rank ", event.rank->value(), " of");
   }

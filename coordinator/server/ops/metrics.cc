@@ -22,7 +22,7 @@ namespace muster::coordinator {
 namespace {
 
 constexpr int kCodeCount = 17;
-constexpr int kEventKindCount = 5;
+constexpr int kEventKindCount = 6;
 const char* const kBarrierOutcomes[] = {"released", "timed_out", "member_lost",
                                         "conflict", "aborted"};
 constexpr int kBarrierOutcomeCount = 5;

@@ -42,13 +42,11 @@ std::vector<core::GroupProgress> ToProgress(
   return progress;
 }
 
-core::FailureReport ToReport(const v1::ReportFailureRequest& request) {
+// Takes the text, code and culprits of a report.
+template <typename Request>
+core::FailureReport ToError(const Request& request) {
   core::FailureReport report;
   report.text = request.error();
-  if (request.code() == 0 && request.culprits().members().empty() &&
-      request.culprits().others().empty()) {
-    return report;
-  }
   v1::WireStatus verdict;
   verdict.set_code(request.code() == 0 ? static_cast<int>(StatusCode::kAborted)
                                        : request.code());
@@ -56,6 +54,89 @@ core::FailureReport ToReport(const v1::ReportFailureRequest& request) {
   v1::SetCulprits(v1::FitCulprits(request.culprits(), kCulpritsBytesMax),
                   &report.verdict);
   return report;
+}
+
+core::FailureReport ToReport(const v1::ReportFailureRequest& request) {
+  if (request.code() == 0 && request.culprits().members().empty() &&
+      request.culprits().others().empty()) {
+    return {.text = request.error()};
+  }
+  return ToError(request);
+}
+
+core::GroupFailureKind ToKind(v1::ReportGroupFailureRequest::Kind kind) {
+  switch (kind) {
+    case v1::ReportGroupFailureRequest::TIMEOUT:
+      return core::GroupFailureKind::kTimeout;
+    case v1::ReportGroupFailureRequest::MISMATCH:
+      return core::GroupFailureKind::kMismatch;
+    case v1::ReportGroupFailureRequest::DECISION:
+      return core::GroupFailureKind::kDecision;
+    default:
+      return core::GroupFailureKind::kSymptom;
+  }
+}
+
+// The ranks of the culprits, ascending; of very many some.
+std::vector<core::Rank> ToRanks(const v1::Culprits& culprits) {
+  constexpr size_t kRanksMax = 1024;
+  std::vector<core::Rank> ranks;
+  for (const v1::MemberInfo& member : culprits.members()) {
+    ranks.emplace_back(member.rank());
+  }
+  int64_t end = 0;  // of the last range
+  for (int i = 0; i + 1 < culprits.others_size(); i += 2) {
+    const int64_t first = end + culprits.others(i);
+    end = first + culprits.others(i + 1);
+    for (int64_t rank = first;
+         rank < end && rank <= INT32_MAX && ranks.size() < kRanksMax; ++rank) {
+      ranks.emplace_back(static_cast<int32_t>(rank));
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+void FillCulprits(const core::BarrierResult& result, v1::Culprits* culprits) {
+  culprits->Clear();
+  for (const core::MissingRank& missing : result.missing) {
+    FillMember(missing, culprits->add_members());
+  }
+  culprits->mutable_others()->Add(result.others.begin(), result.others.end());
+}
+
+// Fills in the culprits of a failure that is described as in an Event.
+void FillCulprits(const Status& verdict, const core::BarrierReply& culprits,
+                  v1::Culprits* message) {
+  if (culprits != nullptr) return FillCulprits(*culprits, message);
+  const auto given = v1::GetCulprits(verdict);
+  if (given.has_value()) *message = *given;
+}
+
+void FillFailure(const core::GroupFailure& failure, v1::GroupFailure* message) {
+  message->set_generation(failure.generation.value());
+  message->set_group(failure.group);
+  message->set_instance(failure.instance);
+  message->set_error(failure.error.text);
+  if (failure.error.verdict.ok()) return;
+  message->set_code(static_cast<int>(failure.error.verdict.code()));
+  FillCulprits(failure.error.verdict, failure.error.culprits,
+               message->mutable_culprits());
+}
+
+// Estimate.
+int64_t ErrorBytes(const core::FailureReport& error) {
+  constexpr int64_t kMember = 192;
+  int64_t bytes = static_cast<int64_t>(error.text.size());
+  error.verdict.ForEachPayload(
+      [&](const std::string&, const std::string& value) {
+        bytes += static_cast<int64_t>(value.size());
+      });
+  if (error.culprits != nullptr) {
+    bytes += kMember * static_cast<int64_t>(error.culprits->missing.size()) +
+             2 * static_cast<int64_t>(error.culprits->others.size());
+  }
+  return bytes;
 }
 
 std::vector<core::Rank> ToRanks(
@@ -134,6 +215,30 @@ void Apply(v1::LeaveRequest& request, core::Call& call, JobContext& context) {
 void Apply(v1::ReportFailureRequest& request, core::Call& call,
            JobContext& context) {
   context.core.ReportFailure(call, ToReport(request), context.now, context.out);
+}
+
+void Apply(v1::ReportGroupFailureRequest& request, core::Call& call,
+           JobContext& context) {
+  for (const auto& [field, duration] :
+       {std::pair("wait", &request.wait()),
+        std::pair("overtime", &request.overtime())}) {
+    const Status status = CheckDuration(field, *duration);
+    if (!status.ok()) return context.out.Fail(call.waiter, status);
+  }
+  core::GroupFailureReport report;
+  report.generation = core::Generation(request.generation());
+  report.group = std::move(*request.mutable_group());
+  report.instance = std::move(*request.mutable_instance());
+  report.kind = ToKind(request.kind());
+  report.error = ToError(request);
+  report.culprits = ToRanks(request.culprits());
+  report.call = std::move(*request.mutable_call());
+  report.fingerprint = std::move(*request.mutable_fingerprint());
+  report.wait = ToDuration(request.wait());
+  report.overtime = ToDuration(request.overtime());
+  report.late = request.late();
+  context.core.ReportGroupFailure(call, std::move(report), context.now,
+                                  context.out);
 }
 
 void Apply(v1::JoinRequest& request, core::Call& call, JobContext& context) {
@@ -297,6 +402,12 @@ void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response) {
 
 void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
 
+void Fill(const core::Payload& payload,
+          v1::ReportGroupFailureResponse* response) {
+  const auto& verdict = As<core::GroupFailureReply>(payload);
+  if (verdict != nullptr) FillFailure(*verdict, response->mutable_verdict());
+}
+
 void Fill(const Answer& answer, const core::MemberId& caller,
           v1::JoinResponse* response) {
   const auto& reply = As<core::FormationReply>(answer.payload);
@@ -343,11 +454,7 @@ Status ToStatus(const Answer& answer) {
     return status;
   }
   v1::Culprits culprits;
-  for (const core::MissingRank& missing : barrier->missing) {
-    FillMember(missing, culprits.add_members());
-  }
-  culprits.mutable_others()->Add(barrier->others.begin(),
-                                 barrier->others.end());
+  FillCulprits(*barrier, &culprits);
   // Not 0 for a decision that was stored before there were ranges.
   int32_t unknown = barrier->expected - barrier->arrived -
                     static_cast<int32_t>(barrier->missing.size());
@@ -412,6 +519,9 @@ int64_t PayloadBytes(const core::Payload& payload) {
       return kMember * static_cast<int64_t>(r->described.size()) +
              RangesBytes(r->others);
     }
+    int64_t operator()(const core::GroupFailureReply& r) const {
+      return r == nullptr ? 0 : ErrorBytes(r->error);
+    }
     int64_t operator()(const core::GroupsReply& r) const {
       return 3 * static_cast<int64_t>(r.registered.size());
     }
@@ -468,10 +578,10 @@ int64_t EventBytes(const core::Event& event) {
   int64_t bytes = kEvent + static_cast<int64_t>(
                                event.member.value().size() + event.host.size() +
                                event.cause.size() + event.last_progress.size());
-  event.verdict.ForEachPayload(
-      [&](const std::string&, const std::string& value) {
-        bytes += static_cast<int64_t>(value.size());
-      });
+  bytes += ErrorBytes({.verdict = event.verdict, .culprits = event.culprits});
+  if (event.group_failure != nullptr) {
+    bytes += ErrorBytes(event.group_failure->error);
+  }
   if (event.together != nullptr) {
     bytes += RangesBytes(event.together->ranks);
     for (const core::Event& left : event.together->described) {
@@ -482,6 +592,9 @@ int64_t EventBytes(const core::Event& event) {
 }
 
 void FillEvent(const core::Event& event, v1::MemberEvent* message) {
+  if (event.group_failure != nullptr) {
+    FillFailure(*event.group_failure, message->mutable_group_failure());
+  }
   FillMember(event, message->mutable_member());
   message->set_generation(event.generation.value());
   message->set_generation_ended(event.generation_over);
@@ -496,8 +609,9 @@ void FillEvent(const core::Event& event, v1::MemberEvent* message) {
   }
   if (event.verdict.ok()) return;
   message->set_code(static_cast<int>(event.verdict.code()));
-  const auto culprits = v1::GetCulprits(event.verdict);
-  if (culprits.has_value()) *message->mutable_culprits() = *culprits;
+  if (event.culprits != nullptr || v1::GetCulprits(event.verdict).has_value()) {
+    FillCulprits(event.verdict, event.culprits, message->mutable_culprits());
+  }
 }
 
 // The verbs of the store.

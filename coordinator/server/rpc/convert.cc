@@ -56,6 +56,7 @@ v1::MemberState ToState(core::EventKind kind) {
     case core::EventKind::kReplaced:
       return v1::MEMBER_STATE_REPLACED;
     case core::EventKind::kWaiting:
+    case core::EventKind::kGroupFailed:
       return v1::MEMBER_STATE_ALIVE;
   }
   return v1::MEMBER_STATE_UNSPECIFIED;

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <memory>
 
+#include "coordinator/server/rpc/apply.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator {
@@ -75,6 +77,19 @@ TEST(ConvertTest, DepartureTellsEverythingKnown) {
   EXPECT_EQ(info.pid(), 99);
   EXPECT_EQ(info.cause(), "why");
   EXPECT_EQ(info.last_progress(), "what");
+}
+
+// A client that does not know `group_failure` must see no departure.
+TEST(ConvertTest, ToOlderClientsAFailedGroupIsNoDeparture) {
+  core::Event event;
+  event.kind = core::EventKind::kGroupFailed;
+  event.group_failure = std::make_shared<const core::GroupFailure>();
+  v1::MemberEvent wire;
+  FillEvent(event, &wire);
+  EXPECT_TRUE(wire.has_group_failure());
+  EXPECT_EQ(wire.member().state(), v1::MEMBER_STATE_ALIVE);
+  EXPECT_EQ(wire.member().rank(), -1);
+  EXPECT_FALSE(wire.generation_ended());
 }
 
 TEST(ConvertTest, MemberWithoutARankHasMinusOne) {

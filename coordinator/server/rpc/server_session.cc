@@ -214,6 +214,7 @@ Status ServerSession::Greet() {
   welcome.set_coordinator_epoch(context_.driver->epoch().value());
   welcome.set_job_epoch(job_->epoch().value());
   welcome.set_message_bytes_max(context_.message_bytes_max);
+  welcome.set_judges_groups(true);
   if (hello.has_registration()) {
     const StatusOr<core::RegisterReply> reply =
         job_->Attach(self_, call_, ToRegistration(hello.registration()));
