@@ -30,7 +30,7 @@ constexpr std::chrono::seconds kSoon(30);
 // A job of two ranks, with its own coordinator.
 class Job {
  public:
-  Job() {
+  explicit Job(const std::string& debug_level) {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
     server_ = *Server::Start(options);
@@ -40,6 +40,7 @@ class Job {
           std::map<std::string, std::string>{
               {"RANK", std::to_string(rank)},
               {"WORLD_SIZE", "2"},
+              {"MUSTER_DEBUG", debug_level},
               {"TORCHELASTIC_USE_AGENT_STORE", "True"},
               {"MASTER_ADDR", "127.0.0.1"},
               {"MASTER_PORT", std::to_string(server_->port())}});
@@ -53,9 +54,11 @@ class Job {
   std::unique_ptr<Server> server_;
 };
 
+class StoppedRankTest : public ::testing::TestWithParam<const char*> {};
+
 // Several jobs, because a wrong result would be rare.
-TEST(StoppedRankTest, IsToBlameAlsoWhenItGoesOn) {
-  std::array<Job, 3> jobs;
+TEST_P(StoppedRankTest, IsToBlameAlsoWhenItGoesOn) {
+  std::array<Job, 3> jobs = {Job(GetParam()), Job(GetParam()), Job(GetParam())};
   for (Job& job : jobs) {
     job.ranks[0]->WriteLine("go");
     ASSERT_EQ(job.ranks[0]->ReadLine(kSoon), "begun");
@@ -74,6 +77,9 @@ TEST(StoppedRankTest, IsToBlameAlsoWhenItGoesOn) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(AtLevel, StoppedRankTest,
+                         ::testing::Values("OFF", "DETAIL"));
 
 }  // namespace
 }  // namespace muster

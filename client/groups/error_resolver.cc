@@ -491,6 +491,7 @@ std::string ErrorResolver::AwaitVerdict(Symptom symptom,
   Instant report_at = begun;
   bool reached = false;
   while (final_.ok() && session_over_.ok()) {
+    const bool is_last = Clock::now() >= until;
     const auto report = group_.report;
     const bool connected =
         report && (group_.connected == nullptr || group_.connected());
@@ -516,7 +517,7 @@ std::string ErrorResolver::AwaitVerdict(Symptom symptom,
       report_at = std::min(until, Clock::now() + kReportAgain);
       if (!final_.ok()) break;
     }
-    if (Clock::now() >= until) break;
+    if (is_last && Clock::now() >= until) break;
     const Instant again = Clock::now() + kConnectedAgain;
     changed_.WaitUntil(mutex_, std::min(until, std::max(report_at, again)));
   }

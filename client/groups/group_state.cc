@@ -675,7 +675,7 @@ ErrorResolver::Answer GroupState::Report(
     timed_out = IsDeadlineExceeded(error) && !ended_early_;
     if (timed_out) overtime = overtime_;
     // The rank came when the others gave up, or was stopped until then.
-    request.set_late(began_late_ || overtime > kLate);
+    request.set_late(began_late_ || overtime_ > kLate);
   }
   if (symptom.is_decision) {
     request.set_kind(Request::DECISION);
@@ -708,7 +708,11 @@ ErrorResolver::Answer GroupState::Report(
       ReportGroupFailure(stream, std::move(request), error, ReportDeadline());
   if (answer.ok()) return {.reached = true, .verdict = *answer};
   const Status& failure = answer.status();
-  if (IsUnavailable(failure) || IsDeadlineExceeded(failure)) return {};
+  // If the session is over, the resolver hears why.
+  if (IsUnavailable(failure) || IsDeadlineExceeded(failure) ||
+      !stream.status().ok()) {
+    return {};
+  }
   return {.refusal = failure};
 }
 

@@ -52,6 +52,15 @@ std::optional<MemberInfo> FindDeparture(const MemberEvent& event, int rank) {
   return std::nullopt;
 }
 
+// Whether `event` tells what `known` told.
+bool IsSameVerdict(const MemberEvent& known, const MemberEvent& event) {
+  return event.kind == MemberEvent::Kind::kGroupFailed &&
+         known.kind == event.kind && known.generation == event.generation &&
+         known.group == event.group &&
+         known.group_instance == event.group_instance &&
+         known.code == event.code;
+}
+
 }  // namespace
 
 std::shared_ptr<ErrorResolver> LiveGroups::NewResolver(
@@ -94,6 +103,12 @@ void LiveGroups::OnEvent(const MemberEvent& event) {
   std::vector<std::shared_ptr<ErrorResolver>> resolvers;
   {
     MutexLock lock(mutex_);
+    // Verdicts are told again after a lost connection.
+    if (std::ranges::any_of(events_, [&](const MemberEvent& known) {
+          return IsSameVerdict(known, event);
+        })) {
+      return;
+    }
     events_.push_back(event);
     resolvers = Locked(resolvers_);
   }

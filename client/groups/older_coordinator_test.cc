@@ -1,5 +1,7 @@
-// Failures of groups with a coordinator that does not know ReportGroupFailure.
+// Failures of groups with a coordinator that does not know ReportGroupFailure,
+// or refuses it.
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -36,6 +38,9 @@ class OlderCoordinator final : public v1::SessionService::Service {
     server_->Shutdown(std::chrono::system_clock::now());
   }
 
+  // Ends the session of a rank that reports the failure of a group.
+  std::atomic<bool> judges_groups{false};
+
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
   grpc::Status Stream(
@@ -47,8 +52,12 @@ class OlderCoordinator final : public v1::SessionService::Service {
       v1::StreamResponse response;
       if (request.has_hello()) {
         response.mutable_welcome()->set_coordinator_epoch(1);
+        response.mutable_welcome()->set_judges_groups(judges_groups);
       }
       for (const v1::Operation& operation : request.operations()) {
+        if (operation.has_report_group_failure()) {
+          return {grpc::StatusCode::FAILED_PRECONDITION, "declared lost"};
+        }
         if (!operation.has_report_failure()) {
           return {grpc::StatusCode::INVALID_ARGUMENT,
                   "operation has no request"};
@@ -111,6 +120,15 @@ TEST_F(OlderCoordinatorTest, IsNotAskedAboutOtherGroups) {
   EXPECT_THAT(std::string(error.message()),
               HasSubstr("; the coordinator cannot be asked who is to blame"));
   EXPECT_TRUE(session_->stream().status().ok());
+}
+
+// The session's end, which the resolver hears of later, says more.
+TEST_F(OlderCoordinatorTest, ThatEndsTheSessionHasNotRefusedToJudge) {
+  coordinator_.judges_groups.store(true);
+  const Status error = FailGroup({.ranks = {0}}, /*is_world=*/false);
+  EXPECT_FALSE(session_->stream().status().ok());
+  EXPECT_THAT(std::string(error.message()),
+              HasSubstr("; the coordinator cannot be asked who is to blame"));
 }
 
 }  // namespace

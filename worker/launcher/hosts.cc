@@ -176,6 +176,8 @@ Status Hosts::Connect() {
 }
 
 void Hosts::OnEvent(const MemberEvent& event) {
+  // Hosts make no groups.
+  if (event.kind == MemberEvent::Kind::kGroupFailed) return;
   const std::string& host = event.member.member;
   {
     MutexLock lock(mutex_);
