@@ -201,23 +201,15 @@ void Coordinator::Register(const Call& call, Registration registration,
   reply.waiting = static_cast<int32_t>(rendezvous_.waiters());
   out.Answer(call.waiter, reply);
   if (!reply.rank.has_value()) return;
-  TellAgain(call, departures_.All(), out);
+  if (auto left = departures_.All()) {
+    out.TellAgain(call.member, *std::move(left));
+  }
   failures_.TellAgain(call, *reply.rank, out);
   if (!reply.generation_running) {
-    TellAgain(call, generation_end_, out);
+    if (generation_end_) out.TellAgain(call.member, *generation_end_);
   } else if (reply.waiting > 0) {
-    TellAgain(call, WaitingEvent(), out);
+    out.TellAgain(call.member, WaitingEvent());
   }
-}
-
-// Sends the event, if there is one, to the caller alone.
-void Coordinator::TellAgain(const Call& call, std::optional<Event> event,
-                            Outbox& out) {
-  if (!event.has_value()) return;
-  out.events.push_back(
-      Publication{std::make_shared<const std::vector<MemberId>>(
-                      std::vector<MemberId>{call.member}),
-                  *std::move(event), /*again=*/true});
 }
 
 void Coordinator::Heartbeat(const Call& call,
@@ -267,14 +259,16 @@ void Coordinator::ReportGroupFailure(const Call& call,
   EndWorld(now, out);
 }
 
-// If the default group's failure was decided, lets the reporter fail with that.
-void Coordinator::EndWorld(Instant now, Outbox& out) {
+// If the default group's failure was decided, lets the reporter fail with that
+// and returns true.
+bool Coordinator::EndWorld(Instant now, Outbox& out) {
   auto verdict = failures_.TakeWorldVerdict();
-  if (!verdict.has_value()) return;
+  if (!verdict.has_value()) return false;
   std::vector<Event> departed;
   membership_.Fail(*membership_.Find(verdict->member),
                    std::move(verdict->error), now, departed, out);
   HandleDepartures(departed, now, out);
+  return true;
 }
 
 void Coordinator::Disconnected(const MemberId& member, Incarnation incarnation,
@@ -512,8 +506,9 @@ void Coordinator::Tick(Instant now, Outbox& out) {
   std::vector<Event> departed;
   membership_.Expire(now, departed, out);
   HandleDepartures(departed, now, out);
-  failures_.Expire(now, out);
-  EndWorld(now, out);
+  do {
+    failures_.Expire(now, out);
+  } while (EndWorld(now, out));
   const size_t first_reply = out.replies.size();
   barriers_.Expire(now, out);
   SettleRendezvous(now, out);
@@ -798,22 +793,27 @@ std::vector<Record> Coordinator::TakeChanges() {
 void Coordinator::RestoreDepartures(Instant now) {
   const FormationReply formation = rendezvous_.formation();
   if (formation == nullptr) return;
+  if (generation_end_ && generation_end_->rank) {
+    failures_.Restore(*generation_end_);
+  }
   for (size_t i = 0; i < formation->world.size(); ++i) {
     const Seat& seat = formation->world[i];
     const Member* const member = membership_.Find(seat.member);
-    std::optional<Event> left;
+    std::optional<Event> departed;
     if (member != nullptr && member->incarnation == seat.incarnation) {
-      if (member->state == MemberState::kLeft && member->rank.has_value()) {
-        left = membership_.LeftEvent(*member, now);
+      if ((member->state == MemberState::kLeft ||
+           member->state == MemberState::kLost) &&
+          member->rank.has_value()) {
+        departed = membership_.DepartedEvent(*member, now);
       }
     } else if (rendezvous_.running()) {
       // The member has left: other departures would have ended the generation.
-      left = LeftEarlier(formation->generation, Rank(static_cast<int32_t>(i)),
-                         seat);
+      departed = LeftEarlier(formation->generation,
+                             Rank(static_cast<int32_t>(i)), seat);
     }
-    if (!left.has_value()) continue;
-    departures_.Restore(*left);
-    failures_.Restore(*left);
+    if (!departed.has_value()) continue;
+    if (departed->kind == EventKind::kLeft) departures_.Restore(*departed);
+    failures_.Restore(*departed);
   }
 }
 

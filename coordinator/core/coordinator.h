@@ -198,9 +198,8 @@ class Coordinator {
   void HandleAbandonment(const Member& member, Instant now, Outbox& out);
   void HandleDepartures(std::vector<Event>& departed, Instant now, Outbox& out);
   void Publish(std::vector<Event> events, Outbox& out);
-  void EndWorld(Instant now, Outbox& out);
+  bool EndWorld(Instant now, Outbox& out);
   void Tell(std::optional<Event> event, Outbox& out);
-  void TellAgain(const Call& call, std::optional<Event> event, Outbox& out);
   void RestoreDepartures(Instant now);
 
   const CoordinatorEpoch epoch_;

@@ -75,8 +75,29 @@ int64_t CountBytes(const GroupFailureReport& report) {
                               report.call.size() + report.fingerprint.size());
 }
 
-std::shared_ptr<const std::vector<MemberId>> OnlyTo(const Call& call) {
-  return std::make_shared<const std::vector<MemberId>>(1, call.member);
+bool Contains(const std::vector<Rank>& ranks, Rank rank) {
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
+// Whether the event ends the group. The clients have the same rule.
+bool EndsGroup(const Event& event, const std::vector<Rank>& ranks,
+               bool is_world) {
+  if (is_world) return event.generation_over;
+  if (event.verdict.ok()) {
+    return Contains(ranks, *event.rank) &&
+           (event.kind != EventKind::kLeft || event.generation_over);
+  }
+  // It blames others.
+  const auto is_in = [&](Rank rank) { return Contains(ranks, rank); };
+  if (event.culprits == nullptr) {
+    return std::any_of(event.blames.begin(), event.blames.end(), is_in);
+  }
+  const auto& missing = event.culprits->missing;
+  bool ends =
+      std::any_of(missing.begin(), missing.end(),
+                  [&](const MissingRank& who) { return is_in(who.rank); });
+  ForEachRank(event.culprits->others, [&](Rank rank) { ends |= is_in(rank); });
+  return ends;
 }
 
 Event MakeEvent(GroupFailureReply what) {
@@ -105,6 +126,10 @@ GroupFailureTable::GroupFailureTable(const Limits* limits,
 void GroupFailureTable::Reset(FormationReply formation) {
   while (!failures_.empty()) Forget(failures_.begin());
   formation_ = std::move(formation);
+  world_.clear();
+  for (size_t i = 0; formation_ && i < formation_->world.size(); ++i) {
+    world_.emplace_back(static_cast<int32_t>(i));
+  }
   departed_.clear();
   world_verdict_.reset();
 }
@@ -157,32 +182,23 @@ bool GroupFailureTable::HasLeft(Rank rank) const {
   return found != departed_.end() && found->second.kind == EventKind::kLeft;
 }
 
-StatusOr<std::vector<Rank>> GroupFailureTable::FindRanks(
+StatusOr<const std::vector<Rank>*> GroupFailureTable::FindRanks(
     const GroupFailureReport& report, Rank caller) const {
-  std::vector<Rank> ranks;
-  if (IsWorld(report)) {
-    for (size_t i = 0; i < formation_->world.size(); ++i) {
-      ranks.emplace_back(static_cast<int32_t>(i));
-    }
-    return ranks;
-  }
+  if (IsWorld(report)) return &world_;
   const std::vector<Rank>* const registered = groups_.FindRanks(report.group);
-  if (registered == nullptr ||
-      !std::binary_search(registered->begin(), registered->end(), caller)) {
+  if (registered == nullptr || !Contains(*registered, caller)) {
     return InvalidArgumentError(
         absl::StrCat("failure of group ", base::Quote(report.group), ": rank ",
                      caller.value(), " is not registered in it"));
   }
-  return *registered;
+  return registered;
 }
 
-// The departure, if there is one, that has ended the group.
-const Event* GroupFailureTable::FindEnd(const std::vector<Rank>& ranks) const {
+// The event, if there is one, that has ended the group.
+const Event* GroupFailureTable::FindEnd(const std::vector<Rank>& ranks,
+                                        bool is_world) const {
   for (const auto& [rank, event] : departed_) {
-    if (event.kind != EventKind::kLeft &&
-        std::binary_search(ranks.begin(), ranks.end(), rank)) {
-      return &event;
-    }
+    if (EndsGroup(event, ranks, is_world)) return &event;
   }
   return nullptr;
 }
@@ -207,7 +223,7 @@ void GroupFailureTable::Add(Failure& failure, Rank rank,
     Count(failure, -CountBytes(known->second));
   }
   if (report.fingerprint.size() > kFingerprintBytesMax ||
-      bytes_ + static_cast<int64_t>(report.fingerprint.size()) >
+      failure.bytes + static_cast<int64_t>(report.fingerprint.size()) >
           limits_.group_failure_bytes) {
     report.fingerprint.clear();
   }
@@ -255,23 +271,21 @@ void GroupFailureTable::Report(const Call& call, GroupFailureReport report,
                                Instant now, Outbox& out) {
   const StatusOr<Rank> rank = groups_.FindRank(call, report.generation);
   if (!rank.ok()) return out.Fail(call.waiter, rank.status());
-  const int32_t size = static_cast<int32_t>(formation_->world.size());
-  std::erase_if(report.culprits, [&](Rank culprit) {
-    return culprit < Rank(0) || culprit >= Rank(size);
-  });
+  const StatusOr<const std::vector<Rank>*> ranks = FindRanks(report, *rank);
+  if (!ranks.ok()) return out.Fail(call.waiter, ranks.status());
+  std::erase_if(report.culprits,
+                [&](Rank culprit) { return !Contains(**ranks, culprit); });
   const Key key(report.group, report.instance);
   auto found = failures_.find(key);
   if (found == failures_.end()) {
     const Status named =
         CheckName(limits_, "groups", {"instance", report.instance});
     if (!named.ok()) return out.Fail(call.waiter, named);
-    StatusOr<std::vector<Rank>> ranks = FindRanks(report, *rank);
-    if (!ranks.ok()) return out.Fail(call.waiter, ranks.status());
-    if (const Event* const end = FindEnd(*ranks)) {
-      out.events.push_back(Publication{OnlyTo(call), *end, /*again=*/true});
+    if (const Event* const end = FindEnd(**ranks, IsWorld(report))) {
+      out.TellAgain(call.member, *end);
       return out.Answer(call.waiter, GroupFailureReply());
     }
-    found = Open(key, *std::move(ranks));
+    found = Open(key, **ranks);
   }
   Failure& failure = found->second;
   if (failure.verdict == nullptr) {
@@ -317,6 +331,7 @@ void GroupFailureTable::TryDecide(Failures::iterator failure, Instant now,
       if (member == nullptr || !member->live()) continue;
       if (!world_verdict_.has_value() || rank == of.best) {
         world_verdict_ = WorldVerdict{member->id, error};
+        world_verdict_->error.blames = best.culprits;
       }
     }
     return Forget(failure);
@@ -364,16 +379,12 @@ void GroupFailureTable::TellAgain(const Call& call, Rank rank,
     if (failure.verdict == nullptr && !failure.told) continue;
     const std::vector<Rank>* ranks = &failure.ranks;
     if (failure.verdict != nullptr) ranks = groups_.FindRanks(key.first);
-    if (ranks == nullptr ||
-        !std::binary_search(ranks->begin(), ranks->end(), rank)) {
-      continue;
-    }
+    if (ranks == nullptr || !Contains(*ranks, rank)) continue;
     GroupFailureReply what = failure.verdict;
     if (what == nullptr) {
       what = Make(key, {.text = failure.reports.at(failure.best).error.text});
     }
-    out.events.push_back(Publication{OnlyTo(call), MakeEvent(std::move(what)),
-                                     /*again=*/true});
+    out.TellAgain(call.member, MakeEvent(std::move(what)));
   }
 }
 
@@ -524,35 +535,28 @@ BarrierReply GroupFailureTable::Describe(const std::vector<Rank>& culprits,
 void GroupFailureTable::MemberDeparted(const Event& event, Instant now,
                                        Outbox& out) {
   if (!event.rank.has_value()) return;
-  // A report blames others; it is the verdict of the default group.
-  const bool blames_others =
-      event.kind == EventKind::kFailed && !event.verdict.ok();
-  if (!blames_others) departed_.insert_or_assign(*event.rank, event);
+  if (event.verdict.ok() || event.generation_over) Restore(event);
   std::vector<Key> open;
   for (const auto& [deadline, key] : deadlines_) open.push_back(key);
   for (const Key& key : open) {
     const auto found = failures_.find(key);
     Failure& failure = found->second;
-    if (!std::binary_search(failure.ranks.begin(), failure.ranks.end(),
-                            *event.rank)) {
+    if (EndsGroup(event, failure.ranks, key.first.empty())) {
+      Forget(found);
       continue;
     }
+    if (!Contains(failure.ranks, *event.rank)) continue;
     if (event.kind == EventKind::kLeft &&
         failure.suspects.contains(*event.rank)) {
       failure.left = event.rank;
     }
-    const bool ends_group = key.first.empty() ? event.generation_over
-                                              : event.kind != EventKind::kLeft;
-    if (ends_group && !(blames_others && !key.first.empty())) {
-      Forget(found);
-    } else {
-      TryDecide(found, now, out);
-    }
+    TryDecide(found, now, out);
   }
 }
 
 void GroupFailureTable::Expire(Instant now, Outbox& out) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+  while (!world_verdict_.has_value() && !deadlines_.empty() &&
+         deadlines_.begin()->first <= now) {
     TryDecide(failures_.find(Key(deadlines_.begin()->second)), now, out);
   }
 }

@@ -26,7 +26,7 @@
 namespace muster::coordinator::core {
 
 // Kinds of failures, by increasing weight: a report counts before all reports
-// of a lesser kind.
+// of a lesser kind. The timeout of a late rank counts after all others.
 enum class GroupFailureKind {
   kSymptom,   // a connection broke
   kTimeout,   // a collective took too long
@@ -73,14 +73,17 @@ struct GroupFailureRecord {
 //    out at about the same time, and blames those that did not come or came
 //    late.
 //  - A broken connection is a symptom. If a rank that it blames has left in
-//    peace, that is the cause. If a member of the group departs otherwise, its
-//    event tells all ranks, and there is no verdict.
+//    peace, that is the cause.
 //
-// It waits no longer than for the last living rank. The best report counts, and
-// of equal ones the first; the timeout of a late rank only without any other
-// report. A rank that reports later gets the verdict in the answer. Open
-// failures do not survive a restart: ranks repeat their reports until they have
-// a verdict.
+// If a member of the group departs otherwise or joins the next generation, or
+// the verdict of the default group blames a member, that event tells all ranks,
+// and there is no verdict.
+//
+// It waits no longer than for the last living rank. The best report counts: of
+// equal ones that with the least overtime or wait, then the first; the timeout
+// of a late rank only without any other report. A rank that reports later gets
+// the verdict in the answer. Open failures do not survive a restart: ranks
+// repeat their reports until they have a verdict.
 //
 // If there are too many failures (Limits), the oldest is forgotten.
 class GroupFailureTable {
@@ -98,12 +101,12 @@ class GroupFailureTable {
   void Clear() { Reset(formation_); }
 
   // Answers with a GroupFailureReply: the verdict, null if there is none yet or
-  // the group is the default one, or if the departure of a member has ended the
-  // group, of which the caller is told again. Tells a verdict to all members of
-  // the group, and that a collective timed out. The caller must be a live
-  // member.
+  // the group is the default one, or if an event has ended the group, of which
+  // the caller is told again. Tells a verdict to all members of the group, and
+  // that a collective timed out. The caller must be a live member.
   // Errors: ABORTED (as GroupTable::FindRank), INVALID_ARGUMENT (the group is
-  //   not registered, or without the caller).
+  //   not registered, or without the caller; a later generation; the instance
+  //   is no name), RESOURCE_EXHAUSTED (name_bytes).
   void Report(const Call& call, GroupFailureReport report, Instant now,
               Outbox& out);
 
@@ -113,7 +116,8 @@ class GroupFailureTable {
 
   void MemberDeparted(const Event& event, Instant now, Outbox& out);
 
-  // Decides the failures that are due.
+  // Decides the failures that are due, until one is that of the default group:
+  // its verdict may end other groups.
   void Expire(Instant now, Outbox& out);
 
   std::optional<Instant> NextDeadline() const;
@@ -135,7 +139,7 @@ class GroupFailureTable {
     Reset(std::move(formation));
   }
   void Restore(const Event& departed) {
-    departed_.insert_or_assign(*departed.rank, departed);
+    departed_.emplace(*departed.rank, departed);
   }
   void Restore(GroupFailureRecord record);
 
@@ -166,9 +170,9 @@ class GroupFailureTable {
   const Seat& FindSeat(Rank rank) const;
   const Member* FindMember(Rank rank) const;
   bool HasLeft(Rank rank) const;
-  StatusOr<std::vector<Rank>> FindRanks(const GroupFailureReport& report,
-                                        Rank caller) const;
-  const Event* FindEnd(const std::vector<Rank>& ranks) const;
+  StatusOr<const std::vector<Rank>*> FindRanks(const GroupFailureReport& report,
+                                               Rank caller) const;
+  const Event* FindEnd(const std::vector<Rank>& ranks, bool is_world) const;
   Failures::iterator Open(const Key& key, std::vector<Rank> ranks);
   void Add(Failure& failure, Rank rank, GroupFailureReport report, Instant now);
   bool AllReported(Failure& failure) const;
@@ -195,7 +199,9 @@ class GroupFailureTable {
   Journal& journal_;
 
   FormationReply formation_;
-  // The last departure of each rank, without reports that blame others.
+  std::vector<Rank> world_;  // all ranks
+  // The first departure of each rank. Of reports that blame others only the one
+  // that has ended the generation.
   absl::btree_map<Rank, Event> departed_;
   Failures failures_;
   absl::btree_set<std::pair<Instant, Key>> deadlines_;  // of open failures

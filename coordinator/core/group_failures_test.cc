@@ -100,6 +100,19 @@ TEST_F(GroupFailureTableTest, LongFingerprintsAreNotKept) {
   EXPECT_EQ(Report(2, Kind::kMismatch, "differs"), "differs");
 }
 
+// The old failure is evicted, not the new one's fingerprints.
+TEST_F(GroupFailureTableTest, OldFailuresLeaveRoomForFingerprints) {
+  Report(0, Kind::kDecision, std::string(4000, 'x'), "/1");
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    const base::Fingerprint print = {
+        .common = {{"sequence", "5"}, {"shape", rank < 2 ? "8" : "4"}},
+        .description = std::string(1100, 'x')};
+    Report(rank, Kind::kMismatch, "differs", "", print.Serialize());
+  }
+  EXPECT_THAT(failures_.MakeRecord("g", "").verdict->error.text,
+              HasSubstr("(different shape)"));
+}
+
 TEST_F(GroupFailureTableTest, FingerprintsOfAnyBytesMakeATextForPeople) {
   limits_.group_failure_bytes = 1 << 20;
   for (int32_t rank = 0; rank < 3; ++rank) {

@@ -343,6 +343,7 @@ void Membership::Fail(Member& member, FailureReport report, Instant now,
                             now, out));
   departed.back().verdict = std::move(report.verdict);
   departed.back().culprits = std::move(report.culprits);
+  departed.back().blames = std::move(report.blames);
 }
 
 bool Membership::HasReported(const Call& call) const {
@@ -359,8 +360,10 @@ Event Membership::Abandoned(const Member& member, Instant now) const {
       now);
 }
 
-Event Membership::LeftEvent(const Member& member, Instant now) const {
-  return MakeEvent(member, EventKind::kLeft, member.cause, now);
+Event Membership::DepartedEvent(const Member& member, Instant now) const {
+  const bool left = member.state == MemberState::kLeft;
+  return MakeEvent(member, left ? EventKind::kLeft : EventKind::kLost,
+                   member.cause, now);
 }
 
 void Membership::Disconnected(const MemberId& id, Incarnation incarnation,

@@ -166,8 +166,8 @@ class Membership {
   // The event for the others when a live member gives up its rank.
   Event Abandoned(const Member& member, Instant now) const;
 
-  // The event for the others when a member has left.
-  Event LeftEvent(const Member& member, Instant now) const;
+  // The event for the others of a member that has left or was lost.
+  Event DepartedEvent(const Member& member, Instant now) const;
 
   // The member's connection closed, or this coordinator closed it
   // (`dismissed`). Does nothing if the incarnation is not the current one.

@@ -86,6 +86,12 @@ void Outbox::Note(NoticeKind kind, std::string text, Duration duration) {
   notices.push_back(Notice{kind, std::move(text), duration});
 }
 
+void Outbox::TellAgain(const MemberId& member, Event event) {
+  events.push_back(
+      Publication{std::make_shared<const std::vector<MemberId>>(1, member),
+                  std::move(event), /*again=*/true});
+}
+
 void Outbox::Clear() {
   replies.clear();
   events.clear();

@@ -57,6 +57,7 @@ struct Event {
   // kFailed: those of the FailureReport.
   Status verdict;
   BarrierReply culprits;
+  std::vector<Rank> blames;
   Generation generation;         // of `rank`; kWaiting: the running one
   bool generation_over = false;  // exactly one event of a generation ends it
   // kWaiting: how many wait; `member` has waited for longest.
@@ -131,6 +132,8 @@ struct Outbox {
   void Answer(WaiterId waiter, Payload payload);
   void Fail(WaiterId waiter, Status status);
   void Note(NoticeKind kind, std::string text, Duration duration = {});
+  // Sends the event to one member, which may have missed it.
+  void TellAgain(const MemberId& member, Event event);
 
   void Clear();
   bool empty() const;

@@ -228,6 +228,9 @@ struct FailureReport {
   Status verdict{};
   // Replaces the culprits in `verdict`: `missing` and `others` of a result.
   BarrierReply culprits{};
+  // Without `culprits`: ranks of those in `verdict`; of very many some. Not
+  // kept in records.
+  std::vector<Rank> blames{};
 };
 
 // The end of a group, the same for all its members. If the verdict in `error`

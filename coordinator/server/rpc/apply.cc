@@ -42,41 +42,6 @@ std::vector<core::GroupProgress> ToProgress(
   return progress;
 }
 
-// Takes the text, code and culprits of a report.
-template <typename Request>
-core::FailureReport ToError(const Request& request) {
-  core::FailureReport report;
-  report.text = request.error();
-  v1::WireStatus verdict;
-  verdict.set_code(request.code() == 0 ? static_cast<int>(StatusCode::kAborted)
-                                       : request.code());
-  report.verdict = v1::FromWire(verdict);
-  v1::SetCulprits(v1::FitCulprits(request.culprits(), kCulpritsBytesMax),
-                  &report.verdict);
-  return report;
-}
-
-core::FailureReport ToReport(const v1::ReportFailureRequest& request) {
-  if (request.code() == 0 && request.culprits().members().empty() &&
-      request.culprits().others().empty()) {
-    return {.text = request.error()};
-  }
-  return ToError(request);
-}
-
-core::GroupFailureKind ToKind(v1::ReportGroupFailureRequest::Kind kind) {
-  switch (kind) {
-    case v1::ReportGroupFailureRequest::TIMEOUT:
-      return core::GroupFailureKind::kTimeout;
-    case v1::ReportGroupFailureRequest::MISMATCH:
-      return core::GroupFailureKind::kMismatch;
-    case v1::ReportGroupFailureRequest::DECISION:
-      return core::GroupFailureKind::kDecision;
-    default:
-      return core::GroupFailureKind::kSymptom;
-  }
-}
-
 // The ranks of the culprits, ascending; of very many some.
 std::vector<core::Rank> ToRanks(const v1::Culprits& culprits) {
   constexpr size_t kRanksMax = 1024;
@@ -95,6 +60,42 @@ std::vector<core::Rank> ToRanks(const v1::Culprits& culprits) {
   }
   std::sort(ranks.begin(), ranks.end());
   return ranks;
+}
+
+// Takes the text, code and culprits of a report.
+template <typename Request>
+core::FailureReport ToError(const Request& request, size_t culprits_bytes_max) {
+  core::FailureReport report;
+  report.text = request.error();
+  v1::WireStatus verdict;
+  verdict.set_code(request.code() == 0 ? static_cast<int>(StatusCode::kAborted)
+                                       : request.code());
+  report.verdict = v1::FromWire(verdict);
+  v1::SetCulprits(v1::FitCulprits(request.culprits(), culprits_bytes_max),
+                  &report.verdict);
+  report.blames = ToRanks(request.culprits());
+  return report;
+}
+
+core::FailureReport ToReport(const v1::ReportFailureRequest& request) {
+  if (request.code() == 0 && request.culprits().members().empty() &&
+      request.culprits().others().empty()) {
+    return {.text = request.error()};
+  }
+  return ToError(request, kCulpritsBytesMax);
+}
+
+core::GroupFailureKind ToKind(v1::ReportGroupFailureRequest::Kind kind) {
+  switch (kind) {
+    case v1::ReportGroupFailureRequest::TIMEOUT:
+      return core::GroupFailureKind::kTimeout;
+    case v1::ReportGroupFailureRequest::MISMATCH:
+      return core::GroupFailureKind::kMismatch;
+    case v1::ReportGroupFailureRequest::DECISION:
+      return core::GroupFailureKind::kDecision;
+    default:
+      return core::GroupFailureKind::kSymptom;
+  }
 }
 
 void FillCulprits(const core::BarrierResult& result, v1::Culprits* culprits) {
@@ -230,8 +231,9 @@ void Apply(v1::ReportGroupFailureRequest& request, core::Call& call,
   report.group = std::move(*request.mutable_group());
   report.instance = std::move(*request.mutable_instance());
   report.kind = ToKind(request.kind());
-  report.error = ToError(request);
-  report.culprits = ToRanks(request.culprits());
+  // All members of the group get them.
+  report.error = ToError(request, core::kMissingInResultBytes);
+  report.culprits = std::exchange(report.error.blames, {});
   report.call = std::move(*request.mutable_call());
   report.fingerprint = std::move(*request.mutable_fingerprint());
   report.wait = ToDuration(request.wait());

@@ -437,6 +437,41 @@ TEST_F(UnaryTest, FailureReportEndsTheBarrierOfTheOthers) {
             v1::MEMBER_STATE_FAILED);
 }
 
+TEST_F(UnaryTest, AVerdictKeepsTheRanksOfManyCulpritsNotTheirTexts) {
+  FormWorldOfTwo();
+  v1::RegisterGroupsRequest groups;
+  *groups.mutable_caller() = MakeCaller("j", "a", 1);
+  groups.set_generation(1);
+  v1::GroupDefinition& group = *groups.add_groups();
+  group.set_name("g");
+  group.add_ranks(0);
+  group.add_ranks(1);
+  v1::RegisterGroupsResponse registered;
+  ASSERT_TRUE(
+      Call(server_.membership(), &Members::RegisterGroups, groups, &registered)
+          .ok());
+  v1::ReportGroupFailureRequest request;
+  *request.mutable_caller() = MakeCaller("j", "a", 1);
+  request.set_generation(1);
+  request.set_group("g");
+  request.set_kind(v1::ReportGroupFailureRequest::DECISION);
+  for (int rank = 0; rank < 1000; ++rank) {
+    v1::MemberInfo& culprit = *request.mutable_culprits()->add_members();
+    culprit.set_rank(rank);
+    culprit.set_cause(std::string(1000, 'x'));
+  }
+  v1::ReportGroupFailureResponse response;
+  ASSERT_TRUE(Call(server_.membership(), &Members::ReportGroupFailure, request,
+                   &response)
+                  .ok());
+  const v1::Culprits& culprits = response.verdict().culprits();
+  EXPECT_LE(culprits.ByteSizeLong(), 16u << 10);
+  const int described = culprits.members_size();
+  EXPECT_GT(described, 0);
+  ASSERT_EQ(culprits.others_size(), 2);
+  EXPECT_EQ(culprits.others(1), static_cast<uint32_t>(1000 - described));
+}
+
 TEST_F(UnaryTest, LeaveMakesTheMemberAStranger) {
   ASSERT_TRUE(Register("a", 1).ok());
   v1::LeaveRequest request;
