@@ -36,6 +36,12 @@ struct InitProcessGroupOptions {
   // default group.
   NcclOptions nccl = {};
 
+  // How the shm and gloo backends move the data of collectives between hosts,
+  // also in groups that are made from the default group: "tcp", or "gloo" for
+  // the Gloo library. The same on all ranks. Empty: MUSTER_CPU_TRANSPORT,
+  // without that "tcp".
+  std::string cpu_transport = {};
+
   // How the ranks find each other. Empty: "env://", unless `store` is given.
   //   env://                from RANK, WORLD_SIZE, MASTER_ADDR and
   //                         MASTER_PORT; ?rank=R&world_size=N overrides the
@@ -150,6 +156,8 @@ struct NewGroupOptions {
   std::string backend = {};
   // Not given: the default group's settings.
   std::optional<NcclOptions> nccl = std::nullopt;
+  // Empty: the default group's.
+  std::string cpu_transport = {};
   // The CUDA device of this process. Either all members give one, or none does.
   // Not given: the default group's device. If the default group has one, this
   // must be the same.

@@ -138,6 +138,8 @@ TEST_F(GroupsTest, SubgroupsAndSplitsAndGroupsOfTheirMembersAlone) {
   EXPECT_EQ(Line(1), "split: rank 0 of 2: 1 3");
   EXPECT_EQ(Line(2), "split: rank -1 of -1:");
   EXPECT_EQ(Line(3), "split: rank 1 of 2: 1 3");
+  EXPECT_EQ(Line(1), "by gloo");
+  EXPECT_EQ(Line(3), "by gloo");
   EXPECT_EQ(Line(1), "split sum 1010");
   EXPECT_EQ(Line(2), "split sum 100");
   EXPECT_EQ(Line(3), "split sum 1010");
@@ -179,6 +181,7 @@ std::vector<std::string> ErrorTexts(int rank) {
       "the new group cannot be empty",
       "NewGroupOptions::timeout must not be negative but was -1 ms",
       "unknown backend \"carrier-pigeon\"",
+      "argument cpu_transport must be tcp or gloo but was \"carrier-pigeon\"",
       "The specified group name has already been created, please use a "
       "different group name: " +
           one,

@@ -92,6 +92,10 @@ struct BackendOptions {
 
   // The result of Backend::Split of the parent group; null without a parent.
   std::shared_ptr<ParentHandle> parent_handle = {};
+
+  // How backends of the CPU move the data of collectives between hosts: "tcp",
+  // or "gloo" for the Gloo library. Empty: as MUSTER_CPU_TRANSPORT says.
+  std::string cpu_transport = {};
 };
 
 // This rank's block of memory in a group where every rank has one of the same

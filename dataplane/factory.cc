@@ -217,7 +217,7 @@ Status CheckOptions(const BackendOptions& options) {
                                              options.world_size,
                                              " needs one to meet in"));
   }
-  return OkStatus();
+  return CheckCpuTransport(options.cpu_transport);
 }
 
 bool IsName(const std::string& name) {
@@ -231,6 +231,13 @@ bool IsName(const std::string& name) {
 }  // namespace
 
 std::vector<std::string> Backends() { return Registry::Get().Names(); }
+
+Status CheckCpuTransport(std::string_view name) {
+  if (name.empty() || name == "tcp" || name == "gloo") return OkStatus();
+  return InvalidArgumentError(
+      absl::StrCat("argument cpu_transport must be tcp or gloo but was ",
+                   base::Quote(std::string(name))));
+}
 
 Status RegisterBackend(const std::string& name, std::vector<DeviceType> devices,
                        BackendFactory factory) {

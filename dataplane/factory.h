@@ -56,6 +56,10 @@ std::string DefaultBackend();
 // used here; the text says why).
 Status CheckBackend(std::string_view spec);
 
+// Checks BackendOptions::cpu_transport.
+// Errors: kInvalidArgument.
+Status CheckCpuTransport(std::string_view name);
+
 // Makes the backend that `spec` names. If `spec` names several, the result
 // passes each collective to the backend for its tensors' device, and a
 // collective without tensors to the first.

@@ -49,6 +49,8 @@ struct GroupStateOptions {
   std::string barrier_suffix = {};
   // The CUDA device to which the group is bound; -1: none.
   int device = -1;
+  // See BackendOptions.
+  std::string cpu_transport = {};
 };
 
 // Returns `factor`. Throws DistError (kInvalidArgument) if it is not 1 and `op`

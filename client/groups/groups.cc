@@ -169,6 +169,12 @@ std::string CheckBackend(const std::string& backend) {
   return name;
 }
 
+std::string CheckCpuTransport(const std::string& name,
+                              const std::string& fallback) {
+  ThrowIfFailed(ErrorSource::kControl, dataplane::CheckCpuTransport(name));
+  return name.empty() ? fallback : name;
+}
+
 SharedCall Groups::MakeSharedCall(const Plan& plan, int64_t instance) {
   const bool numbered = plan.call_number > 0;
   return {.number = plan.call_number,
@@ -235,6 +241,8 @@ Groups::Plan Groups::PlanNew(const NewGroupOptions& options,
       options.backend.empty() ? options_.world->backend() : options.backend);
   plan.device = CheckDevice(options.device_id, options_.device);
   plan.nccl = options.nccl.value_or(options_.nccl);
+  plan.cpu_transport = CheckCpuTransport(
+      options.cpu_transport, options_.world->state()->options().cpu_transport);
   plan.description = options.description;
   plan.name = options.name.empty() ? absl::StrCat(number) : options.name;
   plan.name_is_fresh = options.name.empty() && number > 0;
@@ -314,6 +322,7 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
       CheckTimeout(options.timeout, parent.timeout(), plan.timeout_name);
   plan.backend = parent.backend();
   plan.device = parent.state()->options().device;
+  plan.cpu_transport = parent.state()->options().cpu_transport;
   plan.nccl = options_.nccl;
   plan.description = options.description;
   if (split_ranks.empty()) Invalid("split_ranks cannot be empty");
@@ -398,6 +407,7 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
       CheckTimeout(options.timeout, group->timeout(), plan.timeout_name);
   plan.backend = group->backend();
   plan.device = group->state()->options().device;
+  plan.cpu_transport = group->state()->options().cpu_transport;
   plan.nccl = options_.nccl;
   plan.description = options.description;
   // Once it has formed, the old group is gone and cannot be shrunk again.
@@ -536,7 +546,8 @@ Groups::Made Groups::Connect(const Plan& plan) {
        .local_address = options_.local_address,
        .device = plan.device,
        .nccl = std::make_shared<dataplane::NcclOptions>(plan.nccl),
-       .parent_handle = plan.parent_handle},
+       .parent_handle = plan.parent_handle,
+       .cpu_transport = plan.cpu_transport},
       options_.metrics, options_.session, resolver, *options_.live);
   if (!state.ok()) {
     Tidy(*options_.session, *made.bootstrap, generation, plan.name);
@@ -734,6 +745,7 @@ StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     std::shared_ptr<Session> session, std::shared_ptr<ErrorResolver> resolver,
     LiveGroups& live) {
   options.device = peers.device;
+  options.cpu_transport = peers.cpu_transport;
   const LiveGroups::Connecting connecting(&live, options.name,
                                           GetCallName(options));
   ErrorResolver::Group forming;

@@ -34,6 +34,11 @@ namespace muster::internal {
 // program has no such backend.
 std::string CheckBackend(const std::string& backend);
 
+// Returns `name`, or `fallback` if it is empty. Throws DistError
+// (kInvalidArgument) if there is no such transport.
+std::string CheckCpuTransport(const std::string& name,
+                              const std::string& fallback);
+
 // Returns `fallback` if `timeout` is 0. Throws DistError (kInvalidArgument) if
 // it is negative.
 std::chrono::milliseconds CheckTimeout(std::chrono::milliseconds timeout,
@@ -155,6 +160,7 @@ class Groups {
     std::string backend;
     int device = -1;  // CUDA device to which the group is bound; -1: none
     dataplane::NcclOptions nccl;
+    std::string cpu_transport;
     std::chrono::milliseconds timeout{0};
     std::string timeout_name;
     std::string description;

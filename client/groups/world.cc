@@ -124,6 +124,7 @@ void CheckOptions(const InitProcessGroupOptions& options) {
 InitProcessGroupOptions WithBackend(InitProcessGroupOptions options) {
   options.backend = options.backend.empty() ? dataplane::DefaultBackend()
                                             : CheckBackend(options.backend);
+  CheckCpuTransport(options.cpu_transport, /*fallback=*/"");
   return options;
 }
 
@@ -453,7 +454,8 @@ void World::Connect(const InitPlan& plan) {
                     .interruption = bootstrap_->interruption(),
                     .local_address = local_address,
                     .device = options_.device_id.value_or(-1),
-                    .nccl = std::make_shared<NcclOptions>(options_.nccl)},
+                    .nccl = std::make_shared<NcclOptions>(options_.nccl),
+                    .cpu_transport = options_.cpu_transport},
                    metrics, session_, resolver_, *live_);
   if (!state.ok()) {
     const Status& why = state.status();

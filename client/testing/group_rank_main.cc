@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/groups/group_state.h"
 #include "client/muster.h"
 #include "client/testing/say.h"
 
@@ -167,11 +168,14 @@ int Makers() {
     local = NewGroup({.ranks = {{2, 3}}, .use_local_synchronization = true});
     SaySum("local", local);
   }
-  const Group trio = NewGroup({.ranks = {{1, 2, 3}}});
+  const Group trio = NewGroup({.ranks = {{1, 2, 3}}, .cpu_transport = "gloo"});
   if (trio->rank() >= 0) {
     // Ranks in the trio, that is global ranks 3 and 1; 2 is in no part.
     const Group split = SplitGroup(trio, {{2, 0}});
     SayGroup("split", split);
+    if (split->rank() >= 0) {
+      Say("by " + split->state()->options().cpu_transport);
+    }
     SaySum("split", split);
   }
   DestroyProcessGroup();
@@ -190,6 +194,7 @@ int Errors() {
   SayProblem([] { NewGroup({.ranks = std::vector<int>()}); });
   SayProblem([] { NewGroup({.timeout = milliseconds(-1)}); });
   SayProblem([] { NewGroup({.backend = "carrier-pigeon"}); });
+  SayProblem([] { NewGroup({.cpu_transport = "carrier-pigeon"}); });
   const Group one = NewGroup({.ranks = {{GetRank()}},
                               .use_local_synchronization = true,
                               .name = "one" + std::to_string(GetRank())});

@@ -134,8 +134,8 @@ TEST_F(GlooTransportTest, RanksOfAGroupHaveOneTransport) {
   const Status second = ConnectTcp("gloo", MakeOptions(1)).status();
   EXPECT_EQ(std::string(second.message()),
             "rank 0 has transport \"gloo\", rank 1 \"tcp\": "
-            "MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "
-            "on every rank");
+            "cpu_transport, MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT "
+            "must be the same on every rank");
   EXPECT_EQ(CulpritRank(first.get()), 1);
 }
 
@@ -144,6 +144,18 @@ TEST_F(GlooTransportTest, TheVariableChoosesTheLibrary) {
   auto first = std::async(std::launch::async, [&] {
     return CreateGlooBackend(MakeOptions(0)).status();
   });
+  const Status second = ConnectTcp("gloo", MakeOptions(1)).status();
+  EXPECT_THAT(std::string(second.message()),
+              HasSubstr("rank 0 has transport \"gloo\", rank 1 \"tcp\""));
+  EXPECT_EQ(CulpritRank(first.get()), 1);
+}
+
+TEST_F(GlooTransportTest, AGroupChoosesForItself) {
+  setenv("MUSTER_CPU_TRANSPORT", "tcp", /*overwrite=*/1);
+  BackendOptions options = MakeOptions(0);
+  options.cpu_transport = "gloo";
+  auto first = std::async(std::launch::async,
+                          [&] { return CreateGlooBackend(options).status(); });
   const Status second = ConnectTcp("gloo", MakeOptions(1)).status();
   EXPECT_THAT(std::string(second.message()),
               HasSubstr("rank 0 has transport \"gloo\", rank 1 \"tcp\""));

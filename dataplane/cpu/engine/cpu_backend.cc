@@ -128,12 +128,14 @@ Status CheckEnvironment() {
   return FindForcedAlgorithm(Medium::kConnections).status();
 }
 
-// Connects the transport that the environment names.
+// Connects the transport that the options or, if they name none, the
+// environment names.
 StatusOr<std::unique_ptr<Transport>> Connect(absl::string_view backend,
                                              const BackendOptions& options) {
   constexpr char kTransport[] = "MUSTER_CPU_TRANSPORT";
   const char* const variable = std::getenv(kTransport);
-  const absl::string_view name = variable == nullptr ? "" : variable;
+  absl::string_view name = variable == nullptr ? "" : variable;
+  if (!options.cpu_transport.empty()) name = options.cpu_transport;
   if (!Tuning::Loaded().ok()) return Tuning::Loaded().status();
   const uint64_t tuning = Tuning::Loaded()->digest();
   if (name.empty() || name == "tcp") {

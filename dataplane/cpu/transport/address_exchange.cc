@@ -131,8 +131,8 @@ std::string FindDifference(int peer, const RankAddress& theirs, int rank,
     return absl::StrCat(
         "rank ", peer, " has transport ", base::Quote(theirs.transport),
         ", rank ", rank, " ", base::Quote(own.transport),
-        ": MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "
-        "on every rank");
+        ": cpu_transport, MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must "
+        "be the same on every rank");
   }
   if (theirs.interfaces != own.interfaces) {
     return absl::StrCat("rank ", peer, " uses ",
