@@ -250,7 +250,11 @@ void Coordinator::ReportGroupFailure(const Call& call,
                                      GroupFailureReport report, Instant now,
                                      Outbox& out) {
   Member* member = nullptr;
-  if (!AdmitMember(call, now, out, &member)) return;
+  // The groups of a member that has failed with the default group's verdict may
+  // live on.
+  if (!membership_.HasReported(call) && !AdmitMember(call, now, out, &member)) {
+    return;
+  }
   if (report.group.empty() && !rendezvous_.running()) {
     // The event that ended the generation is the verdict.
     return out.Answer(call.waiter, GroupFailureReply());

@@ -26,7 +26,7 @@ constexpr int64_t kReportBytes = 256;
 // A longer fingerprint is not kept.
 constexpr size_t kFingerprintBytesMax = 64 << 10;
 // How many culprits of a report may explain it by having left.
-constexpr size_t kSuspectsMax = 64;
+constexpr size_t kSuspectsMax = 1024;
 
 bool IsWorld(const GroupFailureReport& report) { return report.group.empty(); }
 
@@ -79,7 +79,8 @@ bool Contains(const std::vector<Rank>& ranks, Rank rank) {
   return std::binary_search(ranks.begin(), ranks.end(), rank);
 }
 
-// Whether the event ends the group. The clients have the same rule.
+// Whether the event ends the group. The clients have the same rule, and also
+// end each group if the event leaves culprits out.
 bool EndsGroup(const Event& event, const std::vector<Rank>& ranks,
                bool is_world) {
   if (is_world) return event.generation_over;
@@ -256,13 +257,17 @@ void GroupFailureTable::Add(Failure& failure, Rank rank,
   failure.reports.insert_or_assign(rank, std::move(report));
 }
 
-// Whether each living rank of the group has reported.
+// Whether each rank of the group that may still report has.
 bool GroupFailureTable::AllReported(Failure& failure) const {
   for (; failure.past < failure.ranks.size(); ++failure.past) {
     const Rank rank = failure.ranks[failure.past];
     if (failure.reports.contains(rank)) continue;
     const Member* const member = FindMember(rank);
-    if (member != nullptr && member->live()) return false;
+    // A member that has failed may still report other groups.
+    if (member != nullptr &&
+        (member->live() || member->state == MemberState::kFailed)) {
+      return false;
+    }
   }
   return true;
 }
