@@ -166,8 +166,8 @@ TEST(RendezvousTest, RankWithAnotherTransportIsNamedWithIt) {
   EXPECT_EQ(remote.status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(remote.status().message()),
             "rank 1 has transport \"tcp\", rank 0 \"gloo\": "
-            "MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT must be the same "
-            "on every rank");
+            "cpu_transport, MUSTER_CPU_TRANSPORT and GLOO_DEVICE_TRANSPORT "
+            "must be the same on every rank");
   EXPECT_EQ(CulpritRank(remote.status()), 1);
 }
 
