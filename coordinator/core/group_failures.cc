@@ -25,7 +25,8 @@ constexpr int64_t kReportBytes = 256;
 
 // A longer fingerprint is not kept.
 constexpr size_t kFingerprintBytesMax = 64 << 10;
-// How many culprits of a report may explain it by having left.
+// How many culprits of a report are kept, to explain it by having left, or to
+// end their groups.
 constexpr size_t kSuspectsMax = 1024;
 
 bool IsWorld(const GroupFailureReport& report) { return report.group.empty(); }

@@ -79,11 +79,11 @@ struct GroupFailureRecord {
 // the verdict of the default group blames a member, that event tells all ranks,
 // and there is no verdict.
 //
-// It waits no longer than for the last living rank. The best report counts: of
-// equal ones that with the least overtime or wait, then the first; the timeout
-// of a late rank only without any other report. A rank that reports later gets
-// the verdict in the answer. Open failures do not survive a restart: ranks
-// repeat their reports until they have a verdict.
+// It waits no longer than for the last rank that lives or has failed. The best
+// report counts: of equal ones that with the least overtime or wait, then the
+// first; the timeout of a late rank only without any other report. A rank that
+// reports later gets the verdict in the answer. Open failures do not survive a
+// restart: ranks repeat their reports until they have a verdict.
 //
 // If there are too many failures (Limits), the oldest is forgotten.
 class GroupFailureTable {
@@ -103,7 +103,8 @@ class GroupFailureTable {
   // Answers with a GroupFailureReply: the verdict, null if there is none yet or
   // the group is the default one, or if an event has ended the group, of which
   // the caller is told again. Tells a verdict to all members of the group, and
-  // that a collective timed out. The caller must be a live member.
+  // that a collective timed out. The caller must be a live member, or one that
+  // has failed.
   // Errors: ABORTED (as GroupTable::FindRank), INVALID_ARGUMENT (the group is
   //   not registered, or without the caller; a later generation; the instance
   //   is no name), RESOURCE_EXHAUSTED (name_bytes).
