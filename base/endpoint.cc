@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/status.h"
 #include "base/text.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "base/status.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 namespace {

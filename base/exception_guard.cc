@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/process_limits.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 

@@ -1,8 +1,8 @@
 #ifndef MUSTER_BASE_EXCEPTION_GUARD_H_
 #define MUSTER_BASE_EXCEPTION_GUARD_H_
 
-#include "base/status.h"
-#include "base/thread_annotations.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::base {
 

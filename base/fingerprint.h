@@ -12,7 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 

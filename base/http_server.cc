@@ -23,11 +23,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::base {
 namespace {

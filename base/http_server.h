@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/endpoint.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/inlined_vector.h"
+#include "muster/base/inlined_vector.h"
 
 #include <cstddef>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "base/mutex.h"
+#include "muster/base/mutex.h"
 
 #include <atomic>
 #include <cerrno>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/blocked.h"
-#include "base/clock.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
 
 namespace muster::base {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 

@@ -16,9 +16,9 @@
 #include <thread>
 
 #include "base/exception_guard.h"
-#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 namespace {

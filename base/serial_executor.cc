@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/exception_guard.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 

@@ -6,9 +6,9 @@
 #include <functional>
 #include <thread>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::base {
 

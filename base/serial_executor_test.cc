@@ -3,9 +3,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
+#include "muster/base/status.h"
 
 namespace muster::base {
 

@@ -1,4 +1,4 @@
-#include "base/status.h"
+#include "muster/base/status.h"
 
 #include <algorithm>
 #include <array>

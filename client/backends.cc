@@ -1,4 +1,4 @@
-#include "client/backends.h"
+#include "muster/backends.h"
 
 #include <algorithm>
 #include <string>
@@ -9,9 +9,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/throw.h"
+#include "muster/base/status.h"
 
 namespace muster {
 

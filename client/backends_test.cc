@@ -1,7 +1,7 @@
 // Backends that are not built in: registered by the program or loaded from
 // libraries; the example's, and MPI's under mpirun.
 
-#include "client/backends.h"
+#include "muster/backends.h"
 
 #include <chrono>
 #include <cstddef>
@@ -15,13 +15,13 @@
 #include <thread>
 #include <vector>
 
-#include "client/distributed.h"
-#include "client/errors.h"
 #include "client/testing/processes.h"
-#include "dataplane/backend.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/backend.h"
+#include "muster/distributed.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

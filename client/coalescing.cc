@@ -1,4 +1,4 @@
-#include "client/coalescing.h"
+#include "muster/coalescing.h"
 
 #include <cstddef>
 #include <memory>
@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/throw.h"
-#include "client/distributed.h"
 #include "client/groups/group_state.h"
 #include "dataplane/coalescing.h"
+#include "muster/base/status.h"
+#include "muster/distributed.h"
 
 namespace muster {
 namespace {

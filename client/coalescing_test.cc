@@ -1,17 +1,17 @@
 // Coalesced collectives among ranks that are threads. Tests that they reach the
 // data plane, whose own tests check the results.
 
-#include "client/coalescing.h"
+#include "muster/coalescing.h"
 
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

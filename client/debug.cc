@@ -1,4 +1,4 @@
-#include "client/debug.h"
+#include "muster/debug.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -12,15 +12,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
 #include "client/control/throw.h"
-#include "client/distributed.h"
 #include "client/groups/debugging.h"
 #include "client/groups/group_state.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
+#include "muster/distributed.h"
 
 namespace muster {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "client/muster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/muster.hpp"
 #include "nlohmann/json.hpp"
 
 namespace muster {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "client/muster.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/muster.hpp"
 
 namespace muster {
 namespace {

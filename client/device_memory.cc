@@ -1,12 +1,12 @@
-#include "client/device_memory.h"
+#include "muster/device_memory.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/throw.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/stream.h"
+#include "muster/base/status.h"
 
 namespace muster {
 namespace {

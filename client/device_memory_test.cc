@@ -1,6 +1,6 @@
 // Memory of devices, on a fake CUDA.
 
-#include "client/device_memory.h"
+#include "muster/device_memory.h"
 
 #include <cstdlib>
 #include <numeric>
@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
-#include "client/errors.h"
-#include "client/streams.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
+#include "muster/streams.h"
 
 namespace muster {
 namespace {

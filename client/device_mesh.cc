@@ -1,4 +1,4 @@
-#include "client/device_mesh.h"
+#include "muster/device_mesh.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/mesh_arguments.h"
 #include "client/groups/mesh_layout.h"
+#include "muster/base/status.h"
 
 namespace muster {
 

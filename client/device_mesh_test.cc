@@ -1,4 +1,4 @@
-#include "client/device_mesh.h"
+#include "muster/device_mesh.h"
 
 #include <functional>
 #include <map>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/distributed.h"
+#include "muster/distributed.h"
 
 #include <pthread.h>
 
@@ -19,14 +19,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "client/control/throw.h"
-#include "client/errors.h"
 #include "client/groups/group_state.h"
 #include "client/groups/world.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "client/file_store.h"
-#include "client/session.h"
-#include "client/store.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/file_store.h"
+#include "muster/session.h"
+#include "muster/store.h"
 
 namespace muster {
 namespace {

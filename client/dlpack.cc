@@ -1,4 +1,4 @@
-#include "client/dlpack.h"
+#include "muster/dlpack.h"
 
 #include <memory>
 #include <utility>

@@ -1,16 +1,16 @@
 // Tensors of other libraries in collectives. dataplane/dlpack_test covers
 // imports.
 
-#include "client/dlpack.h"
+#include "muster/dlpack.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

@@ -11,10 +11,10 @@
 #include <memory>
 #include <string>
 
-#include "client/session.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
 #include "gtest/gtest.h"
+#include "muster/session.h"
 
 namespace {
 

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
-#include "client/errors.h"
-#include "client/session.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/errors.h"
+#include "muster/session.h"
 
 namespace muster {
 namespace {

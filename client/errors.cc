@@ -1,4 +1,4 @@
-#include "client/errors.h"
+#include "muster/errors.h"
 
 #include <execinfo.h>
 

@@ -1,7 +1,7 @@
 // Tests of FileStore beyond store_conformance_test: several processes, their
 // deaths, and the end.
 
-#include "client/file_store.h"
+#include "muster/file_store.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
 #include "client/testing/processes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

@@ -18,18 +18,18 @@
 #include <thread>
 #include <vector>
 
-#include "base/status.h"
-#include "client/debug.h"
-#include "client/errors.h"
-#include "client/file_store.h"
-#include "client/hash_store.h"
-#include "client/process_group.h"
-#include "client/session.h"
-#include "client/store.h"
-#include "client/tcp_store.h"
 #include "client/testing/local_groups.h"
 #include "coordinator/server/server.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/debug.h"
+#include "muster/errors.h"
+#include "muster/file_store.h"
+#include "muster/hash_store.h"
+#include "muster/process_group.h"
+#include "muster/session.h"
+#include "muster/store.h"
+#include "muster/tcp_store.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/future.h"
+#include "muster/future.h"
 
 #include <exception>
 #include <functional>
@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/continuations.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
 #include "client/control/throw.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

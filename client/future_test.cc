@@ -1,7 +1,7 @@
 // Futures, continuations, outstanding works and aborts, among ranks that are
 // threads.
 
-#include "client/future.h"
+#include "muster/future.h"
 
 #include <functional>
 #include <memory>
@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "client/coalescing.h"
-#include "client/errors.h"
-#include "client/process_group.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/coalescing.h"
+#include "muster/errors.h"
+#include "muster/process_group.h"
 
 namespace muster {
 namespace {

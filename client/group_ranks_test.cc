@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "client/distributed.h"
-#include "client/errors.h"
-#include "client/objects.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/distributed.h"
+#include "muster/errors.h"
+#include "muster/objects.h"
 
 namespace muster {
 namespace {

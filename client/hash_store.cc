@@ -1,4 +1,4 @@
-#include "client/hash_store.h"
+#include "muster/hash_store.h"
 
 #include <algorithm>
 #include <chrono>
@@ -15,14 +15,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/fork_guard.h"
 #include "client/control/throw.h"
 #include "client/stores/store_rules.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/launch.h"
+#include "muster/launch.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
 #include "client/control/throw.h"
-#include "client/errors.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,6 @@
 // Spawn and Record, with real processes. No threads, because Spawn forks.
 
-#include "client/launch.h"
+#include "muster/launch.h"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,12 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/status.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
-#include "client/muster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/muster.hpp"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/objects.h"
+#include "muster/objects.h"
 
 #include <algorithm>
 #include <array>
@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
-#include "client/distributed.h"
-#include "client/errors.h"
 #include "client/groups/device_copies.h"
 #include "client/groups/group_state.h"
+#include "muster/base/status.h"
+#include "muster/distributed.h"
+#include "muster/errors.h"
 
 namespace muster::internal {
 namespace {

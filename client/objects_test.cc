@@ -1,6 +1,6 @@
 // Collectives of objects among ranks that are threads.
 
-#include "client/objects.h"
+#include "muster/objects.h"
 
 #include <chrono>
 #include <cstddef>
@@ -12,11 +12,11 @@
 #include <tuple>
 #include <vector>
 
-#include "client/errors.h"
-#include "client/object_messages.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
+#include "muster/object_messages.h"
 #include "muster/v1/membership.pb.h"
 
 namespace muster {

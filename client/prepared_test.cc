@@ -1,4 +1,4 @@
-#include "client/prepared.h"
+#include "muster/prepared.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "client/errors.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/process_group.h"
+#include "muster/process_group.h"
 
 #include <exception>
 #include <memory>
@@ -11,14 +11,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/continuations.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
-#include "client/errors.h"
 #include "client/groups/group_state.h"
-#include "client/prepared.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
+#include "muster/prepared.h"
 
 namespace muster {
 namespace {

@@ -7,13 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "client/errors.h"
-#include "client/session.h"
-#include "client/store.h"
 #include "coordinator/server/auth/test_certificates.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
+#include "muster/session.h"
+#include "muster/store.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/session.h"
+#include "muster/session.h"
 
 #include <exception>
 #include <memory>

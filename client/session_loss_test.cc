@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "client/session.h"
 #include "client/testing/cutting_proxy.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/session.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/session.h"
+#include "muster/session.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -13,16 +13,16 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
 #include "client/control/admin_client.h"
-#include "client/errors.h"
-#include "client/store.h"
 #include "client/testing/cutting_proxy.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/errors.h"
+#include "muster/store.h"
 #include "muster/v1/admin.pb.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "client/store.h"
+#include "muster/store.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 #include "client/control/stream_session.h"
 #include "client/control/throw.h"
 #include "client/control/verbs.h"
-#include "client/session.h"
 #include "client/stores/store_rules.h"
 #include "client/stores/store_watch.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster {

@@ -15,15 +15,15 @@
 #include <tuple>
 #include <vector>
 
-#include "client/errors.h"
-#include "client/file_store.h"
-#include "client/hash_store.h"
-#include "client/session.h"
-#include "client/store.h"
-#include "client/tcp_store.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
+#include "muster/file_store.h"
+#include "muster/hash_store.h"
+#include "muster/session.h"
+#include "muster/store.h"
+#include "muster/tcp_store.h"
 
 namespace muster {
 namespace {

@@ -1,7 +1,7 @@
 // The coordinator's store beyond store_conformance_test, prefixes, and stores
 // that a program defines.
 
-#include "client/store.h"
+#include "muster/store.h"
 
 #include <chrono>
 #include <functional>
@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
-#include "client/hash_store.h"
-#include "client/session.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
+#include "muster/hash_store.h"
+#include "muster/session.h"
 
 namespace muster {
 namespace {

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
-#include "client/session.h"
-#include "client/store.h"
 #include "client/testing/cutting_proxy.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
+#include "muster/session.h"
+#include "muster/store.h"
 
 namespace muster {
 namespace {

@@ -1,9 +1,9 @@
-#include "client/streams.h"
+#include "muster/streams.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/throw.h"
 #include "dataplane/cuda/stream.h"
+#include "muster/base/status.h"
 
 namespace muster {
 namespace {

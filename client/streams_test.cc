@@ -1,7 +1,7 @@
 // How collectives of CUDA tensors affect streams and the host, on a fake CUDA
 // and NCCL, with a group of one.
 
-#include "client/streams.h"
+#include "muster/streams.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/muster.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/muster.hpp"
 
 namespace muster {
 namespace {

@@ -1,13 +1,13 @@
-#include "client/symmetric.h"
+#include "muster/symmetric.h"
 
 #include <cstddef>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/throw.h"
-#include "client/distributed.h"
 #include "client/groups/group_state.h"
+#include "muster/base/status.h"
+#include "muster/distributed.h"
 
 namespace muster {
 

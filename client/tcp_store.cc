@@ -1,4 +1,4 @@
-#include "client/tcp_store.h"
+#include "muster/tcp_store.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,18 +12,18 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
 #include "client/control/fork_guard.h"
 #include "client/control/throw.h"
-#include "client/errors.h"
 #include "client/groups/embedded_coordinator.h"
 #include "client/groups/init_method.h"
-#include "client/session.h"
 #include "client/stores/store_rules.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/errors.h"
+#include "muster/session.h"
 
 namespace muster {
 namespace {

@@ -1,7 +1,7 @@
 // TcpStore beyond store_conformance_test: its options, and how it begins and
 // ends.
 
-#include "client/tcp_store.h"
+#include "muster/tcp_store.h"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -14,10 +14,10 @@
 #include <memory>
 #include <string>
 
-#include "client/errors.h"
 #include "client/testing/processes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
 
 namespace muster {
 namespace {

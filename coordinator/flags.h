@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/status.h"
 #include "coordinator/server/server.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -16,13 +16,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/logging.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/server.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

@@ -1,4 +1,4 @@
-#include "dataplane/backend.h"
+#include "muster/dataplane/backend.h"
 
 #include <utility>
 

@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/mutex.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "dataplane/extents.h"
 #include "dataplane/reduction.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane {
 namespace {

@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/communicator.h"
-#include "dataplane/work.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane {
 

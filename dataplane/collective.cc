@@ -1,4 +1,4 @@
-#include "dataplane/collective.h"
+#include "muster/dataplane/collective.h"
 
 #include <algorithm>
 #include <array>

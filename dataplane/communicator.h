@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
-#include "dataplane/work.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane {
 

@@ -1,4 +1,4 @@
-#include "dataplane/dlpack.h"
+#include "muster/dataplane/dlpack.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::dlpack {
 namespace {

@@ -1,4 +1,4 @@
-#include "dataplane/dlpack.h"
+#include "muster/dataplane/dlpack.h"
 
 #include <cstdint>
 #include <memory>

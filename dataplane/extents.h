@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "dataplane/tensor.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane {
 

@@ -1,4 +1,4 @@
-#include "dataplane/factory.h"
+#include "muster/dataplane/factory.h"
 
 #include <dlfcn.h>
 
@@ -14,8 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/exception_guard.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
 #include "dataplane/cpu/shm/shm_backend.h"
@@ -25,8 +23,10 @@
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/per_device.h"
-#include "dataplane/plugin.h"
 #include "dataplane/timeout_watchdog.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/plugin.h"
 
 namespace muster::dataplane {
 namespace {

@@ -1,4 +1,4 @@
-#include "dataplane/factory.h"
+#include "muster/dataplane/factory.h"
 
 #include <memory>
 #include <stdexcept>
@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "dataplane/bootstrap_store.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/dataplane/bootstrap_store.h"
 
 namespace muster::dataplane {
 namespace {

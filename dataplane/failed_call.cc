@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "dataplane/collective.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane {
 namespace {

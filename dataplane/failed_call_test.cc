@@ -1,9 +1,9 @@
 #include "dataplane/failed_call.h"
 
-#include "dataplane/collective.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane {
 namespace {

@@ -1,4 +1,4 @@
-#include "dataplane/float8.h"
+#include "muster/dataplane/float8.h"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "dataplane/backend.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane {
 

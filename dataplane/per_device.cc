@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane {
 namespace {

@@ -10,12 +10,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
-#include "dataplane/bootstrap_store.h"
-#include "dataplane/collective.h"
-#include "dataplane/tensor.h"
-#include "dataplane/work.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/bootstrap_store.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane {
 

@@ -6,11 +6,11 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
-#include "dataplane/float8.h"
 #include "dataplane/reduction_table.h"
-#include "dataplane/tensor.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/float8.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane {
 

@@ -12,15 +12,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/testing/host_cuda.h"
-#include "dataplane/factory.h"
 #include "dataplane/nccl/nccl_backend.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/testing/sample.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::dataplane {
 namespace {

@@ -1,4 +1,4 @@
-#include "dataplane/tensor.h"
+#include "muster/dataplane/tensor.h"
 
 #include <complex>
 #include <cstdint>

@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "dataplane/failed_call.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane {
 namespace {

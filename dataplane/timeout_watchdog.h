@@ -6,8 +6,8 @@
 #include <string>
 #include <thread>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane {
 

@@ -10,9 +10,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/extents.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/collective.h"
 #include "dataplane/testing/sample.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane {
 namespace {

@@ -1,4 +1,4 @@
-#include "dataplane/work.h"
+#include "muster/dataplane/work.h"
 
 #include <string>
 #include <utility>

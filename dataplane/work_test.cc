@@ -1,4 +1,4 @@
-#include "dataplane/work.h"
+#include "muster/dataplane/work.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>

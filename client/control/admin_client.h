@@ -8,10 +8,10 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
-#include "client/session.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 #include "muster/v1/admin.pb.h"
 #include "muster/v1/membership.pb.h"
 #include "muster/v1/store.pb.h"

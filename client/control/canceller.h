@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "client/control/operation_table.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::internal {
 

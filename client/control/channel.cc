@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/process_limits.h"
-#include "base/status.h"
 #include "grpc/grpc.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 namespace {

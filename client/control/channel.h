@@ -4,10 +4,10 @@
 #include <chrono>
 #include <memory>
 
-#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
 #include "grpcpp/grpcpp.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "client/control/endpoint.h"
-#include "client/session.h"
 #include "grpcpp/security/credentials.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 

@@ -6,13 +6,13 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "client/control/admin_client.h"
-#include "client/session.h"
 #include "coordinator/server/auth/test_certificates.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 #include "muster/v1/admin.pb.h"
 
 namespace muster::internal {

@@ -7,11 +7,11 @@
 #include <fstream>
 #include <iostream>
 
-#include "base/status.h"
 #include "client/control/admin_client.h"
-#include "client/errors.h"
-#include "client/session.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 namespace {

@@ -7,11 +7,11 @@
 #include <chrono>
 #include <memory>
 
-#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/deadline.h"
 #include "client/control/endpoint.h"
 #include "grpcpp/grpcpp.h"
+#include "muster/base/status.h"
 #include "muster/v1/session.grpc.pb.h"
 #include "muster/v1/session.pb.h"
 

@@ -9,9 +9,9 @@
 #include <memory>
 #include <thread>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "client/control/fork_guard.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::internal {
 

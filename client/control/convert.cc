@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/stubs/common.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 namespace {

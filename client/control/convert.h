@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
-#include "client/session.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/repeated_field.h"
+#include "muster/errors.h"
+#include "muster/session.h"
 #include "muster/v1/membership.pb.h"
 #include "muster/v1/session.pb.h"
 

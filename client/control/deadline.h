@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "base/clock.h"
+#include "muster/base/clock.h"
 
 namespace muster::internal {
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/endpoint.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
-#include "client/session.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/endpoint.h"
-#include "client/errors.h"
 #include "coordinator/server/server.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
 
 namespace muster::internal {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "client/control/deadline.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

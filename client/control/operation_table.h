@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/status.h"
 #include "client/control/batch_event.h"
 #include "client/control/deadline.h"
+#include "muster/base/status.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster::internal {

@@ -10,9 +10,6 @@
 #include <string>
 #include <thread>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "client/control/backoff.h"
 #include "client/control/batch_window.h"
 #include "client/control/canceller.h"
@@ -22,7 +19,10 @@
 #include "client/control/endpoint.h"
 #include "client/control/fork_guard.h"
 #include "client/control/operation_table.h"
-#include "client/session.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/session.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster::internal {

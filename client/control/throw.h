@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
-#include "client/errors.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
 
 namespace muster::internal {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/errors.h"
 
 namespace muster::internal {
 namespace {

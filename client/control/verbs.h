@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "client/control/deadline.h"
-#include "client/session.h"
-#include "client/store.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
+#include "muster/store.h"
 #include "muster/v1/membership.pb.h"
 #include "muster/v1/store.pb.h"
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 int main() {
   try {

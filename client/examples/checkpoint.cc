@@ -7,7 +7,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster::examples {
 namespace {

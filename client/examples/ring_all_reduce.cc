@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace {
 

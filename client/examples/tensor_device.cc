@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/status.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::examples {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster::examples {
 

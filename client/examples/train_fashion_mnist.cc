@@ -39,7 +39,7 @@
 #include "client/examples/checkpoint.h"
 #include "client/examples/fashion_mnist.h"
 #include "client/examples/trainer.h"
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 ABSL_FLAG(std::string, data_dir, "/usr/share/datasets/fashion-mnist",
           "folder of the data set's gzip'd IDX files");

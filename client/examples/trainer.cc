@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster::examples {
 namespace {

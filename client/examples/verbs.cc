@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace {
 

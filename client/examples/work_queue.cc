@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "client/errors.h"
-#include "client/store.h"
-#include "client/tcp_store.h"
+#include "muster/errors.h"
+#include "muster/store.h"
+#include "muster/tcp_store.h"
 
 namespace {
 

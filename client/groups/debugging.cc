@@ -12,12 +12,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "client/control/fork_guard.h"
 #include "client/control/throw.h"
 #include "glog/logging.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::internal {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <memory>
 
-#include "base/status.h"
-#include "client/debug.h"
 #include "dataplane/observe/flight_recorder.h"
+#include "muster/base/status.h"
+#include "muster/debug.h"
 
 namespace muster::internal {
 

@@ -3,11 +3,11 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
 #include "dataplane/cuda/api.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

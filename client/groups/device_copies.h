@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/device_memory.h"
-#include "client/process_group.h"
+#include "muster/device_memory.h"
+#include "muster/process_group.h"
 
 namespace muster::internal {
 

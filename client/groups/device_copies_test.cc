@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "client/objects.h"
 #include "client/testing/local_groups.h"
-#include "dataplane/factory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/factory.h"
+#include "muster/objects.h"
 
 namespace muster::internal {
 namespace {

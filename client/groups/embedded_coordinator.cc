@@ -4,10 +4,10 @@
 #include <memory>
 #include <utility>
 
-#include "base/status.h"
 #include "client/control/channel_security.h"
 #include "client/control/logging.h"
 #include "coordinator/server/server.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 class Server;

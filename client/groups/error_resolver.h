@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
 #include "client/control/throw.h"
-#include "client/session.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 

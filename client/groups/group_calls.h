@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "client/control/deadline.h"
-#include "client/session.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 #include "muster/v1/membership.pb.h"
 
 namespace muster::internal {

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/convert.h"
 #include "client/control/deadline.h"
@@ -20,15 +19,16 @@
 #include "client/control/stream_session.h"
 #include "client/control/throw.h"
 #include "client/control/verbs.h"
-#include "client/errors.h"
 #include "client/groups/debugging.h"
 #include "client/groups/error_resolver.h"
 #include "dataplane/coalescing.h"
-#include "dataplane/collective.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
 #include "dataplane/observe/fingerprint.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/errors.h"
 
 namespace muster::internal {
 namespace {

@@ -14,16 +14,16 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "client/control/continuations.h"
 #include "client/control/fork_guard.h"
 #include "client/groups/error_resolver.h"
-#include "client/prepared.h"
-#include "client/process_group.h"
-#include "client/session.h"
 #include "dataplane/communicator.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/prepared.h"
+#include "muster/process_group.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 

@@ -21,14 +21,14 @@
 #include "client/control/throw.h"
 #include "client/control/verbs.h"
 #include "client/groups/debugging.h"
-#include "dataplane/bootstrap_store.h"
 #include "dataplane/culprit.h"
-#include "dataplane/factory.h"
 #include "dataplane/observe/consistency_check.h"
 #include "dataplane/observe/flight_recorder.h"
 #include "dataplane/observe/point_to_point_check.h"
 #include "dataplane/observe/recorder.h"
 #include "glog/logging.h"
+#include "muster/dataplane/bootstrap_store.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::internal {
 namespace {

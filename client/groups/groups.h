@@ -12,21 +12,21 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "client/control/deadline.h"
-#include "client/distributed.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_calls.h"
 #include "client/groups/group_state.h"
 #include "client/groups/live_groups.h"
-#include "client/process_group.h"
-#include "client/session.h"
 #include "client/stores/bootstrap.h"
-#include "dataplane/backend.h"
-#include "dataplane/nccl/options.h"
 #include "dataplane/observe/metrics.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/nccl_options.h"
+#include "muster/distributed.h"
+#include "muster/process_group.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 

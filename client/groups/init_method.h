@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "client/control/endpoint.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
-#include "client/session.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 

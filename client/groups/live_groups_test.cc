@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
-#include "client/session.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::internal {
 

@@ -7,15 +7,15 @@
 #include <string>
 #include <utility>
 
-#include "base/status.h"
 #include "client/control/stream_session.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
-#include "client/session.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 #include "muster/v1/session.grpc.pb.h"
 
 namespace muster::internal {

@@ -13,13 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/http_server.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "client/control/channel_security.h"
 #include "client/control/endpoint.h"
 #include "client/groups/debugging.h"
 #include "client/telemetry/telemetry.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::internal {
 

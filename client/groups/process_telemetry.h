@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
-#include "client/session.h"
 #include "dataplane/observe/metrics.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 
 namespace muster::worker {
 class Telemetry;

@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "client/control/deadline.h"
-#include "client/distributed.h"
-#include "client/errors.h"
 #include "client/groups/embedded_coordinator.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_calls.h"
@@ -21,10 +19,12 @@
 #include "client/groups/init_method.h"
 #include "client/groups/live_groups.h"
 #include "client/groups/process_telemetry.h"
-#include "client/process_group.h"
-#include "client/session.h"
-#include "client/store.h"
 #include "client/stores/bootstrap.h"
+#include "muster/distributed.h"
+#include "muster/errors.h"
+#include "muster/process_group.h"
+#include "muster/session.h"
+#include "muster/store.h"
 
 namespace muster::internal {
 

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "client/session.h"
-#include "dataplane/bootstrap_store.h"
-#include "dataplane/interruption.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/bootstrap_store.h"
+#include "muster/dataplane/interruption.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/deadline.h"
-#include "client/session.h"
 #include "coordinator/server/server.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 namespace {

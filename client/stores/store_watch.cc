@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "base/status.h"
 #include "client/control/canceller.h"
 #include "client/control/stream_session.h"
 #include "client/control/throw.h"
 #include "client/control/verbs.h"
+#include "muster/base/status.h"
 #include "muster/v1/store.pb.h"
 
 namespace muster::internal {

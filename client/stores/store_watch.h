@@ -5,8 +5,8 @@
 
 #include "absl/strings/string_view.h"
 #include "client/control/deadline.h"
-#include "client/session.h"
-#include "client/store.h"
+#include "muster/session.h"
+#include "muster/store.h"
 
 namespace muster::internal {
 

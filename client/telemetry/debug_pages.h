@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 

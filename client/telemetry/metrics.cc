@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "base/process_usage.h"
-#include "base/status.h"
 #include "base/version.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 namespace {

@@ -19,8 +19,8 @@
 #include "absl/debugging/symbolize.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/mutex.h"
 #include "base/text.h"
+#include "muster/base/mutex.h"
 
 namespace muster::worker {
 namespace {

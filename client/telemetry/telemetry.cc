@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/endpoint.h"
 #include "base/http_server.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/telemetry/debug_pages.h"
 #include "client/telemetry/metrics.h"
 #include "client/telemetry/stacks.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 namespace {

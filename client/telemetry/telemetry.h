@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/http_server.h"
-#include "base/status.h"
 #include "dataplane/observe/metrics.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 namespace {

@@ -18,13 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "client/muster.h"
 #include "client/testing/say.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
-#include "dataplane/factory.h"
-#include "dataplane/float8.h"
 #include "dataplane/testing/reference.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/factory.h"
+#include "muster/dataplane/float8.h"
+#include "muster/muster.hpp"
 
 namespace muster::testing {
 namespace {

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::testing {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "client/errors.h"
-#include "client/file_store.h"
+#include "muster/errors.h"
+#include "muster/file_store.h"
 
 namespace muster::testing {
 namespace {

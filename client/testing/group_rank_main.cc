@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "client/groups/group_state.h"
-#include "client/muster.h"
 #include "client/testing/say.h"
+#include "muster/muster.hpp"
 
 namespace {
 

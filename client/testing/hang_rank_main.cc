@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster {
 namespace {

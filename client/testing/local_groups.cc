@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/errors.h"
 #include "client/groups/error_resolver.h"
 #include "client/groups/group_state.h"
-#include "dataplane/factory.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "glog/logging.h"
+#include "muster/dataplane/factory.h"
+#include "muster/errors.h"
 
 namespace muster::testing {
 

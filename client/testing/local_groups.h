@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/process_group.h"
+#include "muster/process_group.h"
 
 namespace muster::testing {
 

@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/muster.h"
 #include "client/testing/say.h"
+#include "muster/muster.hpp"
 
 namespace muster::testing {
 namespace {

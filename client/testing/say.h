@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "client/errors.h"
+#include "muster/errors.h"
 
 namespace muster::testing {
 

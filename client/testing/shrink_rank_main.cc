@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "client/muster.h"
 #include "client/testing/say.h"
+#include "muster/muster.hpp"
 
 namespace muster::testing {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/payload.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

@@ -16,7 +16,6 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
@@ -27,6 +26,7 @@
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/snapshot.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

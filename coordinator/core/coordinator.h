@@ -13,7 +13,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
 #include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/departure_batcher.h"
@@ -32,6 +31,7 @@
 #include "coordinator/core/reply_cache.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/core/store.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

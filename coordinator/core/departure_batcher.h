@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

@@ -13,13 +13,13 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

@@ -12,7 +12,6 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
-#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
@@ -22,6 +21,7 @@
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

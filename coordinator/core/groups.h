@@ -13,7 +13,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/group_calls.h"
 #include "coordinator/core/ids.h"
@@ -24,6 +23,7 @@
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/snapshot.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

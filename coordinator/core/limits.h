@@ -12,9 +12,9 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "coordinator/core/instant.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

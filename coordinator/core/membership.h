@@ -14,7 +14,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -24,6 +23,7 @@
 #include "coordinator/core/progress.h"
 #include "coordinator/core/reply_cache.h"
 #include "coordinator/core/total_memory.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

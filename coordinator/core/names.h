@@ -4,8 +4,8 @@
 #define MUSTER_COORDINATOR_CORE_NAMES_H_
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/limits.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/rank_ranges.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

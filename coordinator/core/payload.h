@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/rank_ranges.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

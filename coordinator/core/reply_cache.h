@@ -12,12 +12,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/total_memory.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

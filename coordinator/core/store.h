@@ -11,7 +11,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -23,6 +22,7 @@
 #include "coordinator/core/store_data.h"
 #include "coordinator/core/store_waiters.h"
 #include "coordinator/core/watch_history.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

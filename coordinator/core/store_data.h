@@ -14,7 +14,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/journal.h"
@@ -22,6 +21,7 @@
 #include "coordinator/core/payload.h"
 #include "coordinator/core/total_memory.h"
 #include "coordinator/core/watch_history.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

@@ -15,11 +15,11 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/watch_history.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

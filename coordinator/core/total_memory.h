@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/status.h"
 #include "coordinator/core/limits.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

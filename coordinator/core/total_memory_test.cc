@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 namespace {

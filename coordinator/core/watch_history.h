@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/payload.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator::core {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/endpoint.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -20,9 +20,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

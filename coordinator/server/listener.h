@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/server/endpoint.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <iostream>
 
-#include "base/status.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/http_server.h"
-#include "base/mutex.h"
 #include "base/process_usage.h"
 #include "base/text.h"
 #include "coordinator/core/coordinator.h"
@@ -49,6 +48,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
+#include "muster/base/mutex.h"
 
 namespace muster::coordinator {
 namespace {

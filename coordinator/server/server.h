@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/storage/storage.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

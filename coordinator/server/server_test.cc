@@ -15,15 +15,15 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/server/test_server.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

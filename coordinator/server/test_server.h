@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/server/server.h"
 #include "grpcpp/grpcpp.h"
+#include "muster/base/status.h"
 #include "muster/v1/admin.grpc.pb.h"
 #include "muster/v1/barrier.grpc.pb.h"
 #include "muster/v1/membership.grpc.pb.h"

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "coordinator/storage/record_values.h"
 #include "coordinator/storage/records.pb.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/records.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -1,9 +1,9 @@
 #ifndef MUSTER_COORDINATOR_STORAGE_RECORD_VALUES_H_
 #define MUSTER_COORDINATOR_STORAGE_RECORD_VALUES_H_
 
-#include "base/status.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/storage/records.pb.h"
+#include "muster/base/status.h"
 
 // Encodes and decodes the values that several kinds of records contain.
 namespace muster::coordinator {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "coordinator/storage/storage.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -9,7 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
-#include "dataplane/work.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::cuda {
 

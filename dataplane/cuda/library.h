@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cuda {
 

@@ -6,8 +6,8 @@
 
 #include <cstddef>
 
-#include "base/status.h"
 #include "dataplane/cuda/api.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cuda {
 

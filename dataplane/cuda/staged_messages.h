@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/pinned.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::cuda {
 

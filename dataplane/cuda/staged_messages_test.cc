@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/failed_call.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
 
 namespace muster::dataplane::cuda {
 namespace {

@@ -12,10 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cuda/chunks.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/pinned.h"
@@ -23,6 +20,9 @@
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::cuda {
 namespace {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "dataplane/backend.h"
 #include "dataplane/cuda/api.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::cuda {
 

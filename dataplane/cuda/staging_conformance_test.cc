@@ -7,10 +7,10 @@
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/cuda/testing/on_device.h"
-#include "dataplane/factory.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::dataplane::testing {
 namespace {

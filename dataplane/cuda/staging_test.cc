@@ -11,13 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
 
 namespace muster::dataplane::cuda {
 namespace {

@@ -3,8 +3,8 @@
 #ifndef MUSTER_DATAPLANE_CUDA_STREAM_H_
 #define MUSTER_DATAPLANE_CUDA_STREAM_H_
 
-#include "base/status.h"
 #include "dataplane/cuda/api.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cuda {
 

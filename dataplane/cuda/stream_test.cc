@@ -3,10 +3,10 @@
 #include <mutex>
 #include <thread>
 
-#include "base/status.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cuda {
 namespace {

@@ -21,13 +21,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
-#include "dataplane/plugin.h"
 #include "dataplane/reduction.h"
-#include "dataplane/work.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/plugin.h"
+#include "muster/dataplane/work.h"
 
 namespace {
 

@@ -33,15 +33,15 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/tcp_transport.h"
 #include "dataplane/cpu/transport/transport_errors.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::cpu {
 

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
 #include "dataplane/cpu/transport/tcp_transport.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
 #include "base/text.h"
 #include "dataplane/culprit.h"
 #include "dataplane/mpi/mpi_reduction.h"
+#include "muster/base/clock.h"
 
 namespace muster::dataplane::mpi_internal {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <mpi.h>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::mpi_internal {
 

@@ -26,17 +26,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
 #include "dataplane/mpi/meeting.h"
 #include "dataplane/mpi/mpi_reduction.h"
 #include "dataplane/mpi/operation.h"
-#include "dataplane/plugin.h"
 #include "dataplane/reduction.h"
-#include "dataplane/work.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/plugin.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::mpi_internal {
 namespace {

@@ -4,9 +4,9 @@
 #include <mpi.h>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
-#include "dataplane/tensor.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::mpi_internal {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/reduction.h"
-#include "dataplane/tensor.h"
-#include "dataplane/work.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::mpi_internal {
 

@@ -3,9 +3,9 @@
 #include <thread>
 #include <utility>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cuda/stream.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::nccl {
 

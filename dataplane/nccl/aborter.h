@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/caller.h"
 #include "dataplane/nccl/platform.h"
+#include "muster/base/clock.h"
 
 namespace muster::dataplane::nccl {
 

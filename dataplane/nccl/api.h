@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <string>
 
-#include "base/status.h"
 #include "dataplane/cuda/api.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::nccl {
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <thread>
 
-#include "base/status.h"
 #include "dataplane/nccl/platform.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::nccl {
 

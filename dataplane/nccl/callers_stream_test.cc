@@ -10,11 +10,11 @@
 
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
-#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/nccl_options.h"
 
 namespace muster::dataplane::nccl {
 namespace {

@@ -13,9 +13,6 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "base/clock.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/nccl/aborter.h"
@@ -24,6 +21,9 @@
 #include "dataplane/nccl/comm_task.h"
 #include "dataplane/nccl/issue.h"
 #include "dataplane/nccl/platform.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::nccl {
 

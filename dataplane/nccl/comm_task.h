@@ -1,8 +1,8 @@
 #ifndef MUSTER_DATAPLANE_NCCL_COMM_TASK_H_
 #define MUSTER_DATAPLANE_NCCL_COMM_TASK_H_
 
-#include "base/status.h"
 #include "dataplane/nccl/api.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::nccl {
 

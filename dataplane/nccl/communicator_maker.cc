@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "dataplane/culprit.h"
 #include "dataplane/nccl/config.h"
 #include "dataplane/nccl/issue.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::nccl {
 namespace {

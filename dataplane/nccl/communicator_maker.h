@@ -7,13 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "base/clock.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/caller.h"
 #include "dataplane/nccl/platform.h"
 #include "dataplane/nccl/split.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::nccl {
 

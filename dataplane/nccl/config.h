@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
-#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/platform.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/nccl_options.h"
 
 namespace muster::dataplane::nccl {
 

@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/stream.h"
-#include "dataplane/float8.h"
 #include "dataplane/reduction.h"
-#include "dataplane/tensor.h"
+#include "muster/dataplane/float8.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::nccl {
 namespace {

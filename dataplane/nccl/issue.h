@@ -3,11 +3,11 @@
 #ifndef MUSTER_DATAPLANE_NCCL_ISSUE_H_
 #define MUSTER_DATAPLANE_NCCL_ISSUE_H_
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/platform.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::nccl {
 

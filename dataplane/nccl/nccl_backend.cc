@@ -10,9 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/text.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/failed_call.h"
@@ -25,6 +23,8 @@
 #include "dataplane/nccl/roll_call.h"
 #include "dataplane/nccl/split.h"
 #include "dataplane/nccl/symmetric.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::nccl {
 namespace {

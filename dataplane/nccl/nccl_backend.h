@@ -5,9 +5,9 @@
 
 #include <memory>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/nccl/platform.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::nccl {
 

@@ -6,18 +6,18 @@
 #include <utility>
 #include <vector>
 
-#include "dataplane/backend.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/cuda/testing/on_device.h"
-#include "dataplane/factory.h"
 #include "dataplane/nccl/nccl_backend.h"
-#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/per_device.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/factory.h"
+#include "muster/dataplane/nccl_options.h"
 
 namespace muster::dataplane::testing {
 namespace {

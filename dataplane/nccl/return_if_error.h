@@ -1,7 +1,7 @@
 #ifndef MUSTER_DATAPLANE_NCCL_RETURN_IF_ERROR_H_
 #define MUSTER_DATAPLANE_NCCL_RETURN_IF_ERROR_H_
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 // Returns from the calling function with the status of `expression` if that is
 // an error.

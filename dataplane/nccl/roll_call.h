@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/bootstrap_store.h"
-#include "dataplane/collective.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/bootstrap_store.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::nccl {
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "dataplane/bootstrap_store.h"
 #include "dataplane/nccl/config.h"
 #include "dataplane/nccl/issue.h"
+#include "muster/dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::nccl {
 namespace {

@@ -4,14 +4,14 @@
 #include <functional>
 #include <memory>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/backend.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/comm_task.h"
 #include "dataplane/nccl/platform.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::nccl {
 

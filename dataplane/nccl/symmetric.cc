@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "dataplane/bootstrap_store.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
 #include "dataplane/nccl/issue.h"
 #include "dataplane/nccl/roll_call.h"
+#include "muster/dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::nccl {
 namespace {

@@ -12,16 +12,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/culprit.h"
 #include "dataplane/nccl/nccl_backend.h"
-#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/backend_test.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/nccl_options.h"
 
 namespace muster::dataplane::nccl {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/fingerprint.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane {
 

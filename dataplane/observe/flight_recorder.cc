@@ -21,8 +21,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/mutex.h"
 #include "base/text.h"
+#include "muster/base/mutex.h"
 
 namespace muster::dataplane {
 namespace {

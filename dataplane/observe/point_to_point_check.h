@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/backend.h"
-#include "dataplane/bootstrap_store.h"
 #include "dataplane/failed_call.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/bootstrap_store.h"
 
 namespace muster::dataplane {
 

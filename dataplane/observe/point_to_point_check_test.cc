@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
 
 namespace muster::dataplane {
 namespace {

@@ -7,11 +7,11 @@
 #include <functional>
 #include <memory>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
 #include "dataplane/observe/metrics.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane {
 

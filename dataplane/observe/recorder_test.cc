@@ -10,15 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/observe/flight_recorder.h"
 #include "dataplane/observe/metrics.h"
-#include "dataplane/tensor.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 #include "nlohmann/json.hpp"
 
 namespace muster::dataplane {

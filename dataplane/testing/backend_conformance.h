@@ -10,10 +10,10 @@
 #include <tuple>
 #include <vector>
 
-#include "dataplane/collective.h"
-#include "dataplane/tensor.h"
 #include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
 

@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::testing {
 namespace {

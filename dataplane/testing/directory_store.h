@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/bootstrap_store.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::testing {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/bootstrap_store.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::testing {
 

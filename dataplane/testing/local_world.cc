@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "dataplane/factory.h"
 #include "dataplane/testing/addresses.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "glog/logging.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::dataplane::testing {
 namespace {

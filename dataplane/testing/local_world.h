@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/communicator.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::testing {
 

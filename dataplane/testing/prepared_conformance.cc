@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/collective.h"
 #include "dataplane/communicator.h"
-#include "dataplane/tensor.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
 namespace {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/factory.h"
 #include "dataplane/testing/addresses.h"
 #include "dataplane/testing/directory_store.h"
 #include "glog/logging.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::dataplane::testing {
 namespace {

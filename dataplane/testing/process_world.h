@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/communicator.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::testing {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "dataplane/collective.h"
-#include "dataplane/tensor.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
-#include "dataplane/collective.h"
-#include "dataplane/tensor.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
 namespace {

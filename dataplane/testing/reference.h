@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "Eigen/Core"
-#include "dataplane/collective.h"
-#include "dataplane/float8.h"
-#include "dataplane/tensor.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/float8.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
 

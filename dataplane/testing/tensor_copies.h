@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "dataplane/collective.h"
-#include "dataplane/tensor.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
 

@@ -1,6 +1,6 @@
 // Libraries that cannot be loaded as backends. TEST_PLUGIN chooses the reason.
 
-#include "dataplane/plugin.h"
+#include "muster/dataplane/plugin.h"
 
 namespace muster::dataplane {
 namespace {

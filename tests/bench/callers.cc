@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/store.h"
+#include "muster/store.h"
 #include "muster/v1/store.grpc.pb.h"
 #include "tests/bench/echo.grpc.pb.h"
 

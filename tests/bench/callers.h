@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "client/session.h"
 #include "grpcpp/grpcpp.h"
+#include "muster/session.h"
 #include "tests/bench/load.h"
 
 namespace muster::bench {

@@ -26,7 +26,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
-#include "client/session.h"
+#include "muster/session.h"
 #include "tests/bench/callers.h"
 #include "tests/bench/child.h"
 #include "tests/bench/echo_server.h"

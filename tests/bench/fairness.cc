@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "client/errors.h"
-#include "client/session.h"
-#include "client/store.h"
+#include "muster/errors.h"
+#include "muster/session.h"
+#include "muster/store.h"
 #include "tests/bench/child.h"
 
 namespace muster::bench {

@@ -21,7 +21,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "client/groups/embedded_coordinator.h"
-#include "client/muster.h"
+#include "muster/muster.hpp"
 #include "tests/bench/figure.h"
 
 ABSL_FLAG(int, ranks, 8, "processes, 1 to 256");

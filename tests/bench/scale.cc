@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/session.h"
-#include "client/store.h"
+#include "muster/session.h"
+#include "muster/store.h"
 #include "muster/v1/admin.grpc.pb.h"
 #include "muster/v1/session.grpc.pb.h"
 #include "tests/bench/callers.h"

@@ -21,10 +21,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status.h"
-#include "client/errors.h"
-#include "client/session.h"
-#include "client/store.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
+#include "muster/session.h"
+#include "muster/store.h"
 
 namespace muster::fault {
 namespace {

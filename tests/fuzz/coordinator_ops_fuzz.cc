@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/records.h"
 #include "coordinator/server/jobs/job.h"
 #include "coordinator/server/rpc/apply.h"
 #include "coordinator/storage/record_codec.h"
+#include "muster/base/status.h"
 #include "muster/v1/common.pb.h"
 #include "muster/v1/membership.pb.h"
 #include "muster/v1/session.pb.h"

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "base/status.h"
 #include "grpcpp/support/status.h"
+#include "muster/base/status.h"
 #include "muster/v1/common.pb.h"
 #include "proto/muster/v1/status_wire.h"
 #include "tests/fuzz/fuzz.h"

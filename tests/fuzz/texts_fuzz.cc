@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "base/status.h"
 #include "client/groups/init_method.h"
 #include "coordinator/server/auth/tokens.h"
+#include "muster/base/status.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/launcher/launch_options.h"
 

@@ -17,17 +17,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/on_device.h"
-#include "dataplane/factory.h"
 #include "dataplane/nccl/api.h"
-#include "dataplane/nccl/options.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/factory.h"
+#include "muster/dataplane/nccl_options.h"
 #include "tests/gpu/platform.h"
 
 namespace muster::dataplane::testing {

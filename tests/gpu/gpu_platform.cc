@@ -1,4 +1,4 @@
-#include "dataplane/factory.h"
+#include "muster/dataplane/factory.h"
 #include "tests/gpu/platform.h"
 
 namespace muster::gpu {

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/nccl/api.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::gpu {
 

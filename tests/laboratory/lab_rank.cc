@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster {
 namespace {

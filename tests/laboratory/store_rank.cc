@@ -10,7 +10,7 @@
 #include <iostream>
 #include <string>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster {
 namespace {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/core/barriers.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/group_failures.h"
@@ -18,6 +17,7 @@
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/rendezvous.h"
 #include "coordinator/core/store.h"
+#include "muster/base/status.h"
 
 namespace muster::simulation {
 

@@ -11,7 +11,8 @@ if [[ ${#files[@]} -eq 0 ]]; then
     grep -E '\.cc$' | grep -vE '_test\.cc$|/testing/')
 fi
 # Generated headers are not checked.
-flags=(-std=c++20 -I. -Iproto -isystem "$generated/proto" -isystem "$generated"
+flags=(-std=c++20 -I. -Iproto -Ibase/include -Idataplane/include
+  -Iclient/include -isystem "$generated/proto" -isystem "$generated"
   -isystem /usr/include/eigen3 -isystem /usr/lib/x86_64-linux-gnu/openmpi/include
   -Wno-unknown-warning-option)
 # xargs appends the files, but clang-tidy expects them before the flags.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that a program that includes the SDK needs only the standard library.
 
-Compiles client/muster.h and checks the path of every header that it reads: in
+Compiles muster/muster.hpp and checks the path of every header that it reads: in
 this tree, the compiler, the C library or the kernel's headers. Abseil,
 protobuf, gRPC and glog have folders of their own in /usr/include.
 """
@@ -18,19 +18,24 @@ STANDARD = re.compile(
     r"(asm|asm-generic|linux)/))")
 
 
+# The parts with installed headers: PART/include/muster.
+PARTS = ("base", "dataplane", "client")
+
+
 def headers_of(text, root):
     """The headers that a program with this text reads."""
     with tempfile.TemporaryDirectory() as folder:
+        includes = [f"-I{root}/{part}/include" for part in PARTS]
         program = os.path.join(folder, "program.cc")
         with open(program, "w", encoding="utf-8") as out:
             out.write(text)
         # Like a program of another project.
         made = subprocess.run(
             ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror",
-             "-Wno-unused-parameter", "-I", root, "-M", "-MT", "x", program],
+             "-Wno-unused-parameter", *includes, "-M", "-MT", "x", program],
             check=True, capture_output=True, text=True)
         subprocess.run(
-            ["g++", "-std=c++20", "-fsyntax-only", "-I", root, program],
+            ["g++", "-std=c++20", "-fsyntax-only", *includes, program],
             check=True)
         words = made.stdout.replace("\\\n", " ").split()
         return [os.path.realpath(word) for word in words[2:]]
@@ -50,17 +55,20 @@ class PublicHeadersTest(unittest.TestCase):
 
     def test_the_sdk_needs_the_standard_library_alone(self):
         self.assertEqual(
-            self.foreign('#include "client/muster.h"\n'
+            self.foreign('#include "muster/muster.hpp"\n'
                          "int main() { return muster::IsInitialized(); }\n"), [])
 
     def test_each_header_stands_alone(self):
-        folder = os.path.join(self.root, "client")
-        names = sorted(name for name in os.listdir(folder)
-                       if name.endswith(".h"))
-        self.assertIn("muster.h", names)
-        for name in names:
+        names = []
+        for part in PARTS:
+            include = os.path.join(self.root, part, "include")
+            for folder, _, files in os.walk(include):
+                names += [os.path.relpath(os.path.join(folder, name), include)
+                          for name in files]
+        self.assertIn("muster/process_group.h", names)
+        for name in sorted(names):
             with self.subTest(name):
-                self.assertEqual(self.foreign(f'#include "client/{name}"\n'), [])
+                self.assertEqual(self.foreign(f'#include "{name}"\n'), [])
 
     def test_a_library_is_found(self):
         self.assertNotEqual(

@@ -181,6 +181,14 @@ def allowed_includes(path):
     return [""]
 
 
+def place(include):
+    """The path in the tree of the file that an #include names."""
+    if not include.startswith("muster/") or include.startswith("muster/v1/"):
+        return include
+    part = include.split("/")[1]
+    return f"{part if part in ('base', 'dataplane') else 'client'}/include/{include}"
+
+
 def check_includes(tree):
     for path in sources(tree):
         allowed = allowed_includes(path)
@@ -188,7 +196,7 @@ def check_includes(tree):
             match = INCLUDE.match(line)
             if not match:
                 continue
-            target = match.group(1)
+            target = place(match.group(1))
             if target.startswith(OURS) and not any(
                     target.startswith(a) for a in allowed):
                 tree.report(path, number, "include",
@@ -200,8 +208,9 @@ def check_includes(tree):
 
 
 def check_guards(tree):
-    for path in sources(tree, (".h",)):
-        want = "MUSTER_" + re.sub(r"[^A-Za-z0-9]", "_", path).upper() + "_"
+    for path in sources(tree, (".h", ".hpp")):
+        name = re.sub(r"^(base|dataplane|client)/include/muster/", "", path)
+        want = "MUSTER_" + re.sub(r"[^A-Za-z0-9]", "_", name).upper() + "_"
         text = "\n".join(tree.lines(path))
         if f"#ifndef {want}\n#define {want}\n" not in text:
             tree.report(path, 1, "guard", f"the include guard must be {want}")

@@ -66,7 +66,7 @@ class RuleTest(unittest.TestCase):
 
     def test_dataplane_may_not_include_the_client(self):
         self.assertIn("include", rules_of(
-            "dataplane/a.cc", '#include "client/session.h"\n'))
+            "dataplane/a.cc", '#include "muster/session.h"\n'))
 
     def test_only_one_client_file_embeds_the_coordinator(self):
         line = '#include "coordinator/server/server.h"\n'

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "Eigen/Core"
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster::testing {
 namespace {

@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 int main() {
   return muster::Record([] {

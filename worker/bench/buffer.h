@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster::worker::bench {
 

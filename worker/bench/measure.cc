@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::worker::bench {
 namespace {

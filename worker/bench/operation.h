@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/muster.h"
+#include "muster/muster.hpp"
 #include "worker/bench/buffer.h"
 #include "worker/bench/pattern.h"
 

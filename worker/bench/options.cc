@@ -12,8 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/status.h"
 #include "base/text.h"
+#include "muster/base/status.h"
 #include "worker/bench/tune.h"
 
 namespace muster::worker::bench {

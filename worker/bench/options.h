@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/options.h"
-#include "base/status.h"
-#include "client/muster.h"
+#include "muster/base/status.h"
+#include "muster/muster.hpp"
 #include "worker/bench/operation.h"
 
 namespace muster::worker::bench {

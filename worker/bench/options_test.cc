@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::worker::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 namespace muster::worker::bench {
 

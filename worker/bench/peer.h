@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 #include "worker/bench/operation.h"
 
 namespace muster::worker::bench {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 #include "worker/bench/operation.h"
 
 namespace muster::worker::bench {

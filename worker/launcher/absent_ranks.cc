@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "client/control/endpoint.h"
-#include "client/errors.h"
-#include "client/session.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
+#include "muster/session.h"
 
 namespace muster::worker {
 namespace {

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "client/control/host_members.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 #include "worker/launcher/rank_environment.h"
 
 namespace muster::worker {

@@ -22,11 +22,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
+#include "muster/base/status.h"
 #include "worker/launcher/log_runs.h"
 #include "worker/launcher/numa.h"
 #include "worker/launcher/process_state.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
+#include "muster/base/status.h"
 #include "worker/launcher/failure.h"
 #include "worker/launcher/late_ranks.h"
 #include "worker/launcher/launch_options.h"

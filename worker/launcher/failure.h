@@ -7,7 +7,7 @@
 
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
-#include "client/launch.h"
+#include "muster/launch.h"
 
 namespace muster::worker {
 

@@ -15,9 +15,9 @@
 #include "absl/time/time.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
-#include "client/errors.h"
-#include "client/session.h"
-#include "client/store.h"
+#include "muster/errors.h"
+#include "muster/session.h"
+#include "muster/store.h"
 #include "worker/launcher/attempt.h"
 
 namespace muster::worker {

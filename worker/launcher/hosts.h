@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "client/control/error_file.h"
 #include "client/control/host_members.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 #include "worker/launcher/launch_options.h"
 #include "worker/launcher/rank_environment.h"
 

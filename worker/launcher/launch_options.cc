@@ -18,9 +18,9 @@
 #include "base/endpoint.h"
 #include "base/options.h"
 #include "base/process_limits.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
+#include "muster/base/status.h"
 #include "worker/launcher/numa.h"
 
 namespace muster::worker {

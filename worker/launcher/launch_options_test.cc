@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 namespace {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "client/muster.h"
+#include "muster/muster.hpp"
 
 int main(int argc, char** argv) {
   const std::string how = argc > 2 ? argv[1] : "";

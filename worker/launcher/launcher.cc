@@ -20,11 +20,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/endpoint.h"
 #include "client/control/error_file.h"
 #include "client/control/exit_status.h"
+#include "muster/base/status.h"
 #include "worker/launcher/absent_ranks.h"
 #include "worker/launcher/attempt.h"
 #include "worker/launcher/failure.h"

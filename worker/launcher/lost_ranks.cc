@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "base/status.h"
 #include "client/control/endpoint.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 namespace {

@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "client/control/host_members.h"
-#include "client/session.h"
 #include "client/tools/diagnose/hung_ranks.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/session.h"
 #include "worker/launcher/hang_detector.h"
 #include "worker/launcher/rank_environment.h"
 

@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "client/control/endpoint.h"
 #include "client/control/host_members.h"
-#include "client/session.h"
 #include "client/testing/cutting_proxy.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/auth/test_certificates.h"
+#include "muster/session.h"
 
 namespace muster::worker {
 namespace {

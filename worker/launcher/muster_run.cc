@@ -14,9 +14,9 @@
 
 #include "base/logging.h"
 #include "base/options.h"
-#include "base/status.h"
 #include "base/version.h"
 #include "client/control/channel.h"
+#include "muster/base/status.h"
 #include "worker/launcher/launch_options.h"
 #include "worker/launcher/launcher.h"
 #include "worker/launcher/own_coordinator.h"

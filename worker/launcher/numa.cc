@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 

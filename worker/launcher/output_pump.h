@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 #include "worker/launcher/line_prefixer.h"
 
 namespace muster::worker {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status.h"
 #include "client/control/endpoint.h"
+#include "muster/base/status.h"
 #include "worker/launcher/attempt.h"
 
 namespace muster::worker {

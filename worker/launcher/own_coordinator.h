@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "client/groups/embedded_coordinator.h"
+#include "muster/base/status.h"
 #include "worker/launcher/launch_options.h"
 #include "worker/launcher/rank_environment.h"
 

@@ -7,12 +7,12 @@
 #include <string>
 #include <utility>
 
-#include "base/status.h"
 #include "client/control/endpoint.h"
-#include "client/errors.h"
-#include "client/session.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/auth/test_certificates.h"
+#include "muster/base/status.h"
+#include "muster/errors.h"
+#include "muster/session.h"
 
 namespace muster::worker {
 namespace {

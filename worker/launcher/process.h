@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 #include "worker/launcher/launch_options.h"
 
 namespace muster::worker {

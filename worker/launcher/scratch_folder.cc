@@ -15,8 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "base/text.h"
+#include "muster/base/status.h"
 
 namespace muster::worker {
 namespace {

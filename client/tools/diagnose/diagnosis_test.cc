@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::tools {
 namespace {

@@ -8,8 +8,8 @@
 #include <map>
 #include <string>
 
-#include "base/status.h"
 #include "client/tools/diagnose/diagnosis_rules.h"
+#include "muster/base/status.h"
 
 namespace muster::tools {
 

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "client/control/admin_client.h"
 #include "client/tools/diagnose/diagnosis.h"
 #include "client/tools/diagnose/rank_progress.h"
 #include "client/tools/diagnose/tool_text.h"
+#include "muster/base/status.h"
 #include "muster/v1/admin.pb.h"
 
 namespace muster::tools {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
-#include "client/session.h"
+#include "muster/base/status.h"
+#include "muster/session.h"
 
 namespace muster::internal {
 class AdminClient;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 #include "muster/v1/admin.pb.h"
 
 namespace muster::tools {

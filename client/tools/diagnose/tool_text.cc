@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "base/text.h"
 #include "client/control/convert.h"
-#include "client/errors.h"
+#include "muster/errors.h"
 
 namespace muster::tools {
 namespace {

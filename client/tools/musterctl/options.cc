@@ -17,8 +17,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/options.h"
-#include "base/status.h"
 #include "base/text.h"
+#include "muster/base/status.h"
 
 namespace muster::tools {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/options.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::tools {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::tools {
 namespace {

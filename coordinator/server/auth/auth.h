@@ -7,12 +7,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/server/auth/tokens.h"
 #include "coordinator/server/method.h"
 #include "grpcpp/server_context.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

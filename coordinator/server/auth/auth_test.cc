@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/auth/test_certificates.h"
 #include "coordinator/server/rpc/test_methods.h"
@@ -20,6 +19,7 @@
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

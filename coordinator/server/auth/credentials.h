@@ -6,11 +6,11 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "grpc/grpc_security.h"
 #include "grpcpp/security/server_credentials.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

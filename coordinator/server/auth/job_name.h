@@ -2,7 +2,7 @@
 #define MUSTER_COORDINATOR_SERVER_AUTH_JOB_NAME_H_
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/records.h"
 #include "coordinator/storage/storage.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

@@ -14,9 +14,6 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -27,6 +24,9 @@
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/job.h"
 #include "coordinator/server/ops/metrics.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

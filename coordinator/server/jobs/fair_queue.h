@@ -16,9 +16,9 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

@@ -7,11 +7,11 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "coordinator/core/payload_bytes.h"
 #include "coordinator/core/records.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

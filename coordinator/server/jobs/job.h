@@ -13,9 +13,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
@@ -32,6 +29,9 @@
 #include "coordinator/server/jobs/sink.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/ops/metrics.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

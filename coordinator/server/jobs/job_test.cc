@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/server/jobs/commit_queue.h"
 #include "coordinator/server/jobs/sink.h"
 #include "coordinator/server/ops/metrics.h"
 #include "coordinator/storage/storage.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

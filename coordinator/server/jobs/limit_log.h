@@ -2,8 +2,8 @@
 #define MUSTER_COORDINATOR_SERVER_JOBS_LIMIT_LOG_H_
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/instant.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/process_usage.h"
-#include "base/status.h"
 #include "base/version.h"
+#include "muster/base/status.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"

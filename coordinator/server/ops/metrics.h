@@ -8,11 +8,11 @@
 #include <optional>
 #include <string>
 
-#include "base/status.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/server/method.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

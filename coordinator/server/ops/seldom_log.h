@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

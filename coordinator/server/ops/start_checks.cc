@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <iostream>
 
-#include "base/status.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "coordinator/core/limits.h"
@@ -17,6 +16,7 @@
 #include "coordinator/server/rpc/request.h"
 #include "coordinator/server/rpc/service.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 #include "muster/v1/admin.pb.h"
 #include "proto/muster/v1/status_wire.h"
 

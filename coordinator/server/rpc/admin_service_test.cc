@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "base/status.h"
 #include "coordinator/server/jobs/driver.h"
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
@@ -15,6 +14,7 @@
 #include "coordinator/server/test_server.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -16,6 +15,7 @@
 #include "coordinator/server/method.h"
 #include "coordinator/server/rpc/convert.h"
 #include "google/protobuf/repeated_field.h"
+#include "muster/base/status.h"
 #include "muster/v1/barrier.pb.h"
 #include "muster/v1/membership.pb.h"
 #include "muster/v1/session.pb.h"

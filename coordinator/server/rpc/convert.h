@@ -5,12 +5,12 @@
 #include <variant>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/snapshot.h"
 #include "google/protobuf/duration.pb.h"
+#include "muster/base/status.h"
 #include "muster/v1/common.pb.h"
 
 // Conversions of single values between the core's types and the protocol's.

@@ -6,13 +6,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "coordinator/server/rpc/test_methods.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 #include "muster/v1/admin.pb.h"
 #include "muster/v1/barrier.pb.h"
 #include "muster/v1/membership.pb.h"

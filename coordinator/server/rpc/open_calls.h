@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cstdint>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

@@ -14,9 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/server/jobs/driver.h"
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
@@ -30,6 +27,9 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 namespace {

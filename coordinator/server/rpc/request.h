@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/status.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "muster/base/status.h"
 #include "muster/v1/common.pb.h"
 
 namespace muster::coordinator {

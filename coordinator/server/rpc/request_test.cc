@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 #include "muster/v1/admin.pb.h"
 #include "muster/v1/barrier.pb.h"
 #include "muster/v1/membership.pb.h"

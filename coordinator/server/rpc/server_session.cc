@@ -7,7 +7,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/reply_cache.h"
@@ -16,6 +15,7 @@
 #include "coordinator/server/rpc/apply.h"
 #include "coordinator/server/rpc/request.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

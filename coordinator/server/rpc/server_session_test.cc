@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

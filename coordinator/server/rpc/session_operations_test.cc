@@ -6,11 +6,11 @@
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 namespace {

@@ -5,12 +5,12 @@
 #include <memory>
 
 #include "absl/container/flat_hash_set.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/rpc/unary.h"
 #include "grpcpp/impl/codegen/service_type.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

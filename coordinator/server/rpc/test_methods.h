@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "muster/base/status.h"
 
 namespace muster::coordinator {
 

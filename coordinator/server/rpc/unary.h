@@ -11,9 +11,6 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/auth/auth.h"
@@ -32,6 +29,9 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 #include "muster/v1/membership.pb.h"
 #include "proto/muster/v1/status_wire.h"
 

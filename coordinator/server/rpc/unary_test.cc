@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/instant.h"
 #include "grpcpp/server_context.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 

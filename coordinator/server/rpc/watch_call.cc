@@ -6,9 +6,6 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -22,6 +19,9 @@
 #include "coordinator/server/rpc/apply.h"
 #include "coordinator/server/rpc/open_calls.h"
 #include "coordinator/server/rpc/request.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {

@@ -1,9 +1,9 @@
 #ifndef MUSTER_DATAPLANE_CPU_COLLECTIVES_ALGORITHMS_H_
 #define MUSTER_DATAPLANE_CPU_COLLECTIVES_ALGORITHMS_H_
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::cpu {
 

@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/reduction.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -1,6 +1,6 @@
-#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

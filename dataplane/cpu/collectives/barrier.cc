@@ -1,5 +1,5 @@
-#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

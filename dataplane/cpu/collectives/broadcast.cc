@@ -3,10 +3,10 @@
 #include <memory>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

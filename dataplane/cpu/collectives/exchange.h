@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::cpu {
 

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -1,7 +1,7 @@
 
-#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -2,9 +2,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/schedules.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
-#include "base/status.h"
 #include "dataplane/blocks.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/reduction.h"
-#include "dataplane/tensor.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::cpu {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::cpu {
 

@@ -9,7 +9,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/collectives/exchange.h"
@@ -21,6 +20,7 @@
 #include "dataplane/gloo/gloo_transport.h"
 #include "dataplane/reduction.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane {
 namespace cpu {

@@ -6,9 +6,9 @@
 #include <stop_token>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/cpu/engine/engine.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane {
 

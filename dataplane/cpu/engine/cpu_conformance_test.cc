@@ -1,11 +1,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/communicator.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::testing {
 namespace {

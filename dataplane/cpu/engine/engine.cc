@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/exception_guard.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -9,19 +9,19 @@
 #include <thread>
 #include <utility>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/p2p/point_to_point.h"
 #include "dataplane/cpu/transport/shared_thread.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/work.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::cpu {
 

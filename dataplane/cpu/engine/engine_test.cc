@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -13,12 +13,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/per_device.h"
-#include "dataplane/work.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::cpu {
 namespace {

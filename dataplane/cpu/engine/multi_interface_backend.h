@@ -4,8 +4,8 @@
 #include <functional>
 #include <memory>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::cpu {
 

@@ -10,19 +10,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
-#include "dataplane/factory.h"
-#include "dataplane/tensor.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "dataplane/testing/local_world.h"
-#include "dataplane/work.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/factory.h"
+#include "muster/dataplane/tensor.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::cpu {
 namespace {

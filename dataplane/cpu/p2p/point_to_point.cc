@@ -13,12 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/exception_guard.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

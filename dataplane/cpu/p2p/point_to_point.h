@@ -15,17 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/failed_call.h"
-#include "dataplane/work.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::cpu {
 

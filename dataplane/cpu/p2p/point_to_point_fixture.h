@@ -17,17 +17,17 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
 #include "base/serial_executor.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/p2p/point_to_point.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/work.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane::cpu {
 

@@ -19,15 +19,15 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/cpu/transport/spin_wait.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/p2p/point_to_point_fixture.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/failed_call.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

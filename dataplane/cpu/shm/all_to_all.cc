@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/per_peer_rounds.h"
 #include "dataplane/cpu/shm/streaming.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "absl/functional/function_ref.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

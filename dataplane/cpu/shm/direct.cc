@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/reduction.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -3,9 +3,9 @@
 #ifndef MUSTER_DATAPLANE_CPU_SHM_DIRECT_H_
 #define MUSTER_DATAPLANE_CPU_SHM_DIRECT_H_
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/shm/rounds.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/tensor.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/segment.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

@@ -9,12 +9,12 @@
 
 #include "base/exception_guard.h"
 #include "base/serial_executor.h"
-#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/shm/direct.h"
 #include "dataplane/cpu/shm/staged.h"
 #include "dataplane/reduction.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -10,8 +10,6 @@
 #include <optional>
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/inter_host_group.h"
 #include "dataplane/cpu/shm/regions.h"
@@ -22,6 +20,8 @@
 #include "dataplane/cpu/shm/topology.h"
 #include "dataplane/cpu/transport/subset_transport.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

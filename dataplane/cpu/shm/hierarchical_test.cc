@@ -11,10 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/shm/regions.h"
@@ -29,6 +25,10 @@
 #include "dataplane/testing/sample.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane {
 namespace {

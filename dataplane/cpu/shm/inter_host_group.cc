@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/collectives/algorithms.h"
 #include "dataplane/reduction.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/transport/subset_transport.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/round_buffer.h"
 #include "dataplane/cpu/shm/rounds.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

@@ -12,11 +12,11 @@
 #include <optional>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cpu/shm/available_memory.h"
 #include "dataplane/cpu/shm/segment.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::shm {
 

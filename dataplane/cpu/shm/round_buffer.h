@@ -15,8 +15,8 @@
 #include <functional>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/spin_wait.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 

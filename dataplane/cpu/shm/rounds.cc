@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/culprit.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 

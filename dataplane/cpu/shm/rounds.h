@@ -13,9 +13,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
-#include "base/status.h"
 #include "dataplane/blocks.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/collectives/selection.h"
@@ -25,6 +23,8 @@
 #include "dataplane/cpu/transport/transport.h"
 #include "dataplane/reduction.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

@@ -23,8 +23,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/process_limits.h"
-#include "base/status.h"
 #include "dataplane/cpu/shm/available_memory.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

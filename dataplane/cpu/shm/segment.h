@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

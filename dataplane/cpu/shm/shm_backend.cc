@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/process_limits.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/collectives/selection.h"
 #include "dataplane/cpu/engine/cpu_backend.h"
@@ -32,6 +31,7 @@
 #include "dataplane/cpu/transport/shm_mailbox.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane {
 

@@ -16,12 +16,12 @@
 
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/round_buffer.h"
-#include "dataplane/factory.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/process_world.h"
 #include "dataplane/testing/sample.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::dataplane {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
-#include "base/status.h"
 #include "dataplane/cpu/shm/symmetric_all_reduce.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -8,8 +8,6 @@
 #include <memory>
 #include <optional>
 
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/cpu/engine/engine.h"
 #include "dataplane/cpu/shm/all_to_all.h"
 #include "dataplane/cpu/shm/direct.h"
@@ -19,6 +17,8 @@
 #include "dataplane/cpu/shm/segment.h"
 #include "dataplane/cpu/shm/staged.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
 
 namespace muster::dataplane::shm {
 

@@ -19,9 +19,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/all_to_all.h"
 #include "dataplane/cpu/shm/direct.h"
@@ -31,10 +28,13 @@
 #include "dataplane/cpu/shm/segment.h"
 #include "dataplane/cpu/transport/fake_transport.h"
 #include "dataplane/cpu/transport/process_memory.h"
-#include "dataplane/tensor.h"
 #include "dataplane/testing/local_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -25,13 +25,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/backend.h"
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/process_world.h"
 #include "dataplane/testing/sample.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane {
 namespace {

@@ -16,16 +16,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
-#include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/shm_backend.h"
-#include "dataplane/factory.h"
-#include "dataplane/tensor.h"
 #include "dataplane/testing/process_world.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/factory.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane {
 namespace {

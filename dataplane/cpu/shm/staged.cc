@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "base/status.h"
 #include "dataplane/cpu/collectives/exchange.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/cpu/shm/per_peer_rounds.h"
 #include "dataplane/cpu/shm/streaming.h"
 #include "dataplane/reduction.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstring>
 
-#include "base/status.h"
 #include "dataplane/cpu/collectives/schedules.h"
 #include "dataplane/reduction.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -8,14 +8,14 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
-#include "dataplane/backend.h"
 #include "dataplane/cpu/shm/shm_backend.h"
-#include "dataplane/factory.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/tensor_copies.h"
 #include "gtest/gtest.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::dataplane::testing {
 namespace {

@@ -22,8 +22,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "dataplane/backend.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/available_memory.h"
 #include "dataplane/cpu/shm/regions.h"
@@ -34,6 +32,8 @@
 #include "dataplane/testing/process_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane {
 namespace {

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "dataplane/backend.h"
 #include "dataplane/communicator.h"
 #include "dataplane/cpu/shm/symmetric_testing.h"
 #include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane {
 namespace {

@@ -10,13 +10,13 @@
 #include <memory>
 
 #include "absl/types/span.h"
-#include "base/clock.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
-#include "dataplane/collective.h"
 #include "dataplane/communicator.h"
-#include "dataplane/tensor.h"
-#include "dataplane/work.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/tensor.h"
+#include "muster/dataplane/work.h"
 
 namespace muster::dataplane {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::shm {
 namespace {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "base/text.h"
-#include "dataplane/bootstrap_store.h"
 #include "dataplane/culprit.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -19,12 +19,12 @@
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/listener.h"
 #include "dataplane/culprit.h"
-#include "dataplane/factory.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "dataplane/testing/local_world.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/factory.h"
 
 namespace muster::dataplane {
 namespace {

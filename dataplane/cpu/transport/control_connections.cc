@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/socket.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/goodbye_message.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <future>
 
-#include "base/clock.h"
-#include "base/status.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

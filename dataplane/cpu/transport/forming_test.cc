@@ -29,17 +29,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
-#include "dataplane/bootstrap_store.h"
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
-#include "dataplane/interruption.h"
 #include "dataplane/observe/metrics.h"
 #include "dataplane/testing/process_world.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/bootstrap_store.h"
+#include "muster/dataplane/interruption.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

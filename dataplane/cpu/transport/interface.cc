@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "glog/logging.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

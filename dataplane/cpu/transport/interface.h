@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/cpu/transport/address_exchange.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::cpu {
 

@@ -22,13 +22,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/status.h"
 #include "base/text.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
 #include "dataplane/culprit.h"
 #include "dataplane/observe/metrics.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

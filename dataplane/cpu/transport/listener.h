@@ -7,12 +7,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/shared_thread.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

@@ -19,13 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/unproved_connections.h"
 #include "dataplane/culprit.h"
 #include "dataplane/observe/metrics.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <span>
 
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

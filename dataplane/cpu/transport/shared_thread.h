@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 

@@ -8,8 +8,8 @@
 #include <future>
 #include <memory>
 
-#include "base/clock.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

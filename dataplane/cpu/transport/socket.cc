@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

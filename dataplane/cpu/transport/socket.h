@@ -4,9 +4,9 @@
 #include <sys/socket.h>
 
 #include "absl/strings/string_view.h"
-#include "base/clock.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

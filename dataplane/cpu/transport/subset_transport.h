@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

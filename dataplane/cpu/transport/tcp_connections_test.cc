@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

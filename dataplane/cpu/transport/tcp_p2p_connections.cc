@@ -20,12 +20,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/exception_guard.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/process_memory.h"
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/culprit.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

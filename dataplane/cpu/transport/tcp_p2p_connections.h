@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/listener.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/status.h"
-#include "base/thread_annotations.h"
 #include "dataplane/cpu/transport/interface.h"
 #include "dataplane/cpu/transport/listener.h"
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::cpu {
 namespace {

@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/status.h"
 #include "dataplane/cpu/transport/address_exchange.h"
 #include "dataplane/cpu/transport/control_connections.h"
 #include "dataplane/cpu/transport/goodbye_message.h"
@@ -25,6 +23,8 @@
 #include "dataplane/cpu/transport/transport_errors.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
+#include "muster/base/mutex.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 namespace {

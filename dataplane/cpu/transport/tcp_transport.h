@@ -6,9 +6,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
-#include "dataplane/backend.h"
 #include "dataplane/cpu/transport/transport.h"
+#include "muster/base/status.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::cpu {
 

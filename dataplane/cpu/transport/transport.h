@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/p2p_connections.h"
 #include "dataplane/cpu/transport/process_memory.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

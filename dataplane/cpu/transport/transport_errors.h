@@ -2,7 +2,7 @@
 #define MUSTER_DATAPLANE_CPU_TRANSPORT_TRANSPORT_ERRORS_H_
 
 #include "absl/strings/string_view.h"
-#include "base/status.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "base/status.h"
 #include "dataplane/cpu/transport/socket.h"
 #include "dataplane/observe/metrics.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 UnprovedConnections::~UnprovedConnections() {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "base/clock.h"
-#include "base/status.h"
+#include "muster/base/clock.h"
+#include "muster/base/status.h"
 
 namespace muster::dataplane::cpu {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "dataplane/backend.h"
 #include "dataplane/cuda/api.h"
+#include "muster/dataplane/backend.h"
 
 namespace muster::dataplane::cuda::testing {
 

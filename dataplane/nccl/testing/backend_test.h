@@ -11,14 +11,14 @@
 #include <memory>
 #include <vector>
 
-#include "dataplane/backend.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/nccl/nccl_backend.h"
-#include "dataplane/nccl/options.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/dataplane/backend.h"
+#include "muster/dataplane/nccl_options.h"
 
 namespace muster::dataplane::nccl::testing {
 

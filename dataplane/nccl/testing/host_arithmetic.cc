@@ -6,10 +6,10 @@
 #include <cstring>
 #include <utility>
 
-#include "dataplane/collective.h"
-#include "dataplane/float8.h"
 #include "dataplane/nccl/testing/host_nccl.h"
 #include "dataplane/reduction.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/float8.h"
 
 namespace muster::dataplane::nccl::testing {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/testing/host_team.h"
-#include "dataplane/tensor.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::nccl::testing {
 

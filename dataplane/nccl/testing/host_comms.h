@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "dataplane/nccl/api.h"
 #include "dataplane/nccl/testing/host_team.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::nccl::testing {
 

@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "dataplane/collective.h"
 #include "dataplane/cuda/testing/host_cuda.h"
-#include "dataplane/float8.h"
 #include "dataplane/nccl/testing/host_arithmetic.h"
 #include "dataplane/nccl/testing/host_comms.h"
 #include "dataplane/reduction.h"
-#include "dataplane/tensor.h"
+#include "muster/base/mutex.h"
+#include "muster/dataplane/collective.h"
+#include "muster/dataplane/float8.h"
+#include "muster/dataplane/tensor.h"
 
 namespace muster::dataplane::nccl::testing {
 namespace {

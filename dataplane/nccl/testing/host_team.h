@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/thread_annotations.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
 
 namespace muster::dataplane::nccl::testing {
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "absl/types/optional.h"
-#include "base/status.h"
 #include "grpcpp/support/status.h"
+#include "muster/base/status.h"
 #include "muster/v1/common.pb.h"
 
 // Encodes a Status with its payloads: as a WireStatus inside a stream's result,

@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/base/status.h"
 
 namespace muster::v1 {
 namespace {
