@@ -17,10 +17,10 @@
 #include "absl/time/time.h"
 #include "base/options.h"
 #include "base/text.h"
-#include "base/version.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/jobs/memory_limit.h"
 #include "coordinator/storage/rocksdb_storage.h"
+#include "muster/version.h"
 
 namespace muster::coordinator {
 namespace {
@@ -240,7 +240,7 @@ Status ReadArguments(const std::vector<std::string>& arguments,
     exit(EXIT_FAILURE);
   }
   if (*asked == Asked::kVersion) {
-    printf("muster-coordinator %s\n", kVersion);
+    printf("muster-coordinator %s\n", MUSTER_VERSION);
     exit(EXIT_SUCCESS);
   }
   if (words.empty()) return OkStatus();

@@ -17,12 +17,12 @@
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/text.h"
-#include "base/version.h"
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/server.h"
 #include "glog/logging.h"
 #include "muster/base/status.h"
+#include "muster/version.h"
 
 namespace muster::coordinator {
 namespace {
@@ -105,7 +105,7 @@ int Run(int argc, char** argv) {
   }
   printf("%s\n", line.c_str());
   fflush(stdout);
-  LOG(INFO) << "started: version=" << kVersion
+  LOG(INFO) << "started: version=" << MUSTER_VERSION
             << " epoch=" << (*server)->epoch() << " " << line
             << " limit_total_bytes=" << command_line->server.total_bytes_max
             << " settings=" << base::Quote(command_line->settings);

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "base/process_usage.h"
-#include "base/version.h"
 #include "muster/base/status.h"
+#include "muster/version.h"
 
 namespace muster::worker {
 namespace {
@@ -235,7 +235,7 @@ class PrometheusMetrics final : public Metrics {
         open_fds_(AddGauge("process_open_fds", "Open file descriptors.")),
         resident_bytes_(AddGauge("process_resident_memory_bytes",
                                  "Resident memory in bytes.")) {
-    build_info_.Add({{"version", kVersion}}).Set(1);
+    build_info_.Add({{"version", MUSTER_VERSION}}).Set(1);
     rank_.Set(-1);
     AddGauge("process_start_time_seconds",
              "When the process began to count, in seconds since the epoch.")

@@ -31,11 +31,11 @@
 #include "base/logging.h"
 #include "base/options.h"
 #include "base/process_limits.h"
-#include "base/version.h"
 #include "client/control/exit_status.h"
 #include "client/groups/embedded_coordinator.h"
 #include "muster/base/status.h"
 #include "muster/muster.hpp"
+#include "muster/version.h"
 #include "worker/bench/measure.h"
 #include "worker/bench/memory_use.h"
 #include "worker/bench/options.h"
@@ -559,7 +559,7 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (options->version) {
-    std::cout << "muster-bench " << kVersion << "\n";
+    std::cout << "muster-bench " << MUSTER_VERSION << "\n";
     return 0;
   }
   std::signal(SIGPIPE, SIG_IGN);

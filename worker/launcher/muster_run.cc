@@ -14,9 +14,9 @@
 
 #include "base/logging.h"
 #include "base/options.h"
-#include "base/version.h"
 #include "client/control/channel.h"
 #include "muster/base/status.h"
+#include "muster/version.h"
 #include "worker/launcher/launch_options.h"
 #include "worker/launcher/launcher.h"
 #include "worker/launcher/own_coordinator.h"
@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (options->version) {
-    std::printf("muster-run %s\n", muster::kVersion);
+    std::printf("muster-run %s\n", MUSTER_VERSION);
     return 0;
   }
   const SignalPlan signals = PlanSignals(*options);

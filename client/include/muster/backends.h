@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/dataplane/backend.h"
 #include "muster/dataplane/factory.h"
 #include "muster/dataplane/nccl_options.h"
 #include "muster/dataplane/tensor.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // Settings of the nccl backend.
 using dataplane::NcclOptions;

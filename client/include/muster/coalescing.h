@@ -17,10 +17,11 @@
 #include <memory>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/dataplane/collective.h"
 #include "muster/process_group.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 using CoalesceOptions = CollectiveOptions;
 

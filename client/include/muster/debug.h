@@ -8,9 +8,10 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/export.h"
 #include "muster/process_group.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 enum class DebugLevel {
   kOff,

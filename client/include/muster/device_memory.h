@@ -12,7 +12,9 @@
 
 #include <cstddef>
 
-namespace muster {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
 
 // Returns how many CUDA devices this process can use; if 0, `musterctl version
 // --verbose` says why. The first call detects them; later calls return the same

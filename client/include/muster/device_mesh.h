@@ -13,9 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/process_group.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 struct DeviceMeshOptions {
   // One name for each dimension, all different, or none at all.

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "muster/backends.h"
+#include "muster/base/export.h"
 #include "muster/device_mesh.h"
 #include "muster/process_group.h"
 #include "muster/store.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 struct InitProcessGroupOptions {
   // The name of a backend, or one for each device: "cpu:gloo,cuda:mine". Case

@@ -11,10 +11,11 @@
 
 #include <memory>
 
+#include "muster/base/export.h"
 #include "muster/dataplane/dlpack.h"
 #include "muster/process_group.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 namespace dlpack = dataplane::dlpack;
 

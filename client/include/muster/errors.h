@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/base/status.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // One member of a job in an error or an event. An unknown field is empty; an
 // unknown rank is -1.

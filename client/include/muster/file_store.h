@@ -11,9 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/store.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // FileStore keeps its keys in a file. The processes are on one host, or on
 // hosts that share a folder whose file system has flock. It has the basic part

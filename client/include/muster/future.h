@@ -13,10 +13,11 @@
 #include <variant>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/base/mutex.h"
 #include "muster/base/thread_annotations.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 class Work;
 

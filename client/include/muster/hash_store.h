@@ -12,9 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/store.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // HashStore keeps its keys in this process. This object and its clones share
 // them; the keys are gone with the last of these. It has all of Store except

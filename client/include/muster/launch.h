@@ -9,7 +9,9 @@
 #include <memory>
 #include <vector>
 
-namespace muster {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
 
 // The exit status of a rank that ends because another rank failed (EX_TEMPFAIL
 // of sysexits.h): the launcher then blames another process.

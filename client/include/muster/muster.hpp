@@ -24,5 +24,6 @@
 #include "muster/streams.h"
 #include "muster/symmetric.h"
 #include "muster/tcp_store.h"
+#include "muster/version.h"
 
 #endif  // MUSTER_MUSTER_HPP_

@@ -11,9 +11,10 @@
 #include <concepts>
 #include <string>
 
+#include "muster/base/export.h"
 #include "muster/objects.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // A type that serializes itself, as every message of protobuf does.
 template <typename T>

@@ -18,9 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/process_group.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // Converts objects to byte strings and back. object_messages.h defines it for
 // messages of protobuf; a program may define it for its own types:

@@ -5,9 +5,10 @@
 
 #include <memory>
 
+#include "muster/base/export.h"
 #include "muster/process_group.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 namespace dataplane {
 class PreparedCollective;

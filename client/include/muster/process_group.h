@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/base/inlined_vector.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/backend.h"
@@ -19,7 +20,7 @@
 #include "muster/dataplane/work.h"
 #include "muster/future.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 using dataplane::DataType;
 using dataplane::Device;

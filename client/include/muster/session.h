@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/base/mutex.h"
 #include "muster/base/status.h"
 #include "muster/base/thread_annotations.h"
 #include "muster/errors.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 namespace internal {
 class StreamSession;

@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
-namespace muster {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
 
 class Session;
 

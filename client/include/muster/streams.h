@@ -1,3 +1,5 @@
+
+#include "muster/base/export.h"
 // CUDA streams: how collectives are ordered with other work on a device.
 //
 //   cudaStream_t stream;
@@ -14,7 +16,7 @@
 #ifndef MUSTER_STREAMS_H_
 #define MUSTER_STREAMS_H_
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // A cudaStream_t; null is the default stream.
 using Stream = void*;

@@ -15,11 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/dataplane/backend.h"
 #include "muster/dataplane/tensor.h"
 #include "muster/process_group.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // SymmetricTensor owns one rank's memory and has a tensor in it. The destructor
 // frees the memory. By then everything that works on the memory must be

@@ -9,9 +9,10 @@
 #include <optional>
 #include <string>
 
+#include "muster/base/export.h"
 #include "muster/store.h"
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 namespace internal {
 struct Deadline;

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/version.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/nccl/api.h"
+#include "muster/version.h"
 
 namespace muster::tools {
 namespace {
@@ -33,7 +33,7 @@ std::string NcclLine() {
 }  // namespace
 
 std::string VersionReport(bool verbose) {
-  std::string report = absl::StrCat("musterctl ", kVersion, "\n");
+  std::string report = absl::StrCat("musterctl ", MUSTER_VERSION, "\n");
   if (verbose) {
     absl::StrAppend(&report, "cuda: ", CudaLine(), "\nnccl: ", NcclLine(),
                     "\n");

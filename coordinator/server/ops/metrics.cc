@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/process_usage.h"
-#include "base/version.h"
 #include "muster/base/status.h"
+#include "muster/version.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
@@ -186,7 +186,7 @@ struct Metrics::Families {
         .Name("muster_build_info")
         .Help("Always 1; the label tells the version.")
         .Register(registry)
-        .Add({{"version", kVersion}})
+        .Add({{"version", MUSTER_VERSION}})
         .Set(1);
   }
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/text.h"
-#include "base/version.h"
 #include "coordinator/core/membership.h"
+#include "muster/version.h"
 
 namespace muster::coordinator {
 namespace {
@@ -185,7 +185,7 @@ std::string JobText(const StatusPageInput::Job& entry) {
 
 std::string RenderStatusPage(const StatusPageInput& input) {
   std::string page(kHead);
-  absl::StrAppend(&page, "<p>version ", kVersion, ", up ",
+  absl::StrAppend(&page, "<p>version ", MUSTER_VERSION, ", up ",
                   core::FormatDuration(input.uptime), ", ", input.jobs.size(),
                   " jobs, ", input.sessions, " sessions",
                   input.draining ? ", <b class=\"bad\">draining</b>" : "",

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/text.h"
-#include "base/version.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/server/method.h"
@@ -18,6 +17,7 @@
 #include "glog/logging.h"
 #include "muster/base/status.h"
 #include "muster/v1/admin.pb.h"
+#include "muster/version.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
@@ -231,7 +231,7 @@ class AdminService final : public Service {
     Driver& driver = *context_.driver;
     response->set_coordinator_epoch(driver.epoch().value());
     FillDuration(now - driver.started_at(), response->mutable_uptime());
-    response->set_version(kVersion);
+    response->set_version(MUSTER_VERSION);
     for (const std::shared_ptr<Job>& job : driver.Jobs()) {
       // Lists only the jobs that the caller may see.
       if (!Admit(context, Method::kListJobs, job->name()).ok()) continue;

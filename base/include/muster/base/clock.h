@@ -3,16 +3,20 @@
 
 #include <chrono>
 
-namespace muster::base {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
+namespace base {
 
 // The clock of every deadline. It is monotonic: setting the system's time does
 // not affect it.
 using Clock = std::chrono::steady_clock;
 using Instant = Clock::time_point;
 
-}  // namespace muster::base
+}  // namespace base
+}  // namespace muster
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // Used so often that they need no prefix.
 using base::Clock;

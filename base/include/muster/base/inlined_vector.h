@@ -12,7 +12,10 @@
 #include <new>
 #include <utility>
 
-namespace muster::base {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
+namespace base {
 
 // Like std::vector, but up to `kInline` elements need no allocation. Moving a
 // vector without an allocation moves its elements. Provides only the functions
@@ -152,6 +155,7 @@ class InlinedVector {
   uint32_t capacity_ = kInline;
 };
 
-}  // namespace muster::base
+}  // namespace base
+}  // namespace muster
 
 #endif  // MUSTER_BASE_INLINED_VECTOR_H_

@@ -6,13 +6,15 @@
 #include <condition_variable>
 
 #include "muster/base/clock.h"
+#include "muster/base/export.h"
 #include "muster/base/thread_annotations.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
 
-namespace muster::base {
+namespace MUSTER_EXPORT muster {
+namespace base {
 
 namespace mutex_internal {
 
@@ -130,9 +132,10 @@ class CondVar {
   std::condition_variable_any condition_;
 };
 
-}  // namespace muster::base
+}  // namespace base
+}  // namespace muster
 
-namespace muster {
+namespace MUSTER_EXPORT muster {
 
 // Used so often that they need no prefix.
 using base::CondVar;

@@ -20,7 +20,9 @@
 #include <type_traits>
 #include <utility>
 
-namespace muster {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
 
 enum class StatusCode : int {
   kOk = 0,

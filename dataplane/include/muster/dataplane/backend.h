@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/export.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/bootstrap_store.h"
 #include "muster/dataplane/collective.h"
@@ -18,7 +19,8 @@
 #include "muster/dataplane/tensor.h"
 #include "muster/dataplane/work.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // Options of the nccl backend: nccl_options.h.
 struct NcclOptions;
@@ -311,6 +313,7 @@ class BackendDecorator : public Backend {
   std::unique_ptr<Backend> inner_;
 };
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_BACKEND_H_

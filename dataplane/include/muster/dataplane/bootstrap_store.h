@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/export.h"
 #include "muster/base/status.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // The key-value store through which the ranks of a new group exchange addresses
 // before they are connected. It is the only store interface of the data plane.
@@ -44,6 +46,7 @@ class BootstrapStore {
   virtual void Forget(const std::string& key, Instant deadline) {}
 };
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_BOOTSTRAP_STORE_H_

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/export.h"
 #include "muster/base/inlined_vector.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/collective_kind.h"
 #include "muster/dataplane/tensor.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // `peer` of a kRecv that takes the first message from any rank.
 inline constexpr int kAnyPeer = -1;
@@ -189,6 +191,7 @@ Status NoSuchKind(std::string_view backend, CollectiveKind kind);
 // kInvalidArgument, naming the argument and its value.
 Status Validate(const Collective& collective, int rank, int world_size);
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_COLLECTIVE_H_

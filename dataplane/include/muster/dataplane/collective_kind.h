@@ -10,7 +10,10 @@
 #include <cstdint>
 #include <string>
 
-namespace muster::dataplane {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // Element r of a list of inputs or outputs belongs to rank r of the group. A
 // rank's own input may be the same memory as its own part of the output, for
@@ -252,6 +255,7 @@ constexpr bool HasTensors(CollectiveKind kind) {
          traits.outputs != TensorList::kEmpty;
 }
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_COLLECTIVE_KIND_H_

@@ -17,10 +17,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "muster/base/export.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/tensor.h"
 
-namespace muster::dataplane::dlpack {
+namespace MUSTER_EXPORT muster {
+namespace dataplane::dlpack {
 
 enum DeviceCode : int32_t {
   kDLCPU = 1,
@@ -194,6 +196,7 @@ StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
 StatusOr<DLManagedTensorVersioned*> ExportVersioned(
     const Tensor& tensor, std::shared_ptr<void> owner = nullptr);
 
-}  // namespace muster::dataplane::dlpack
+}  // namespace dataplane::dlpack
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_DLPACK_H_

@@ -9,11 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/backend.h"
 #include "muster/dataplane/tensor.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // Joins the group that the options describe and returns this rank's backend,
 // connected to every peer. Blocks until then, at most until options.deadline.
@@ -69,6 +71,7 @@ Status CheckCpuTransport(std::string_view name);
 StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view spec,
                                                  const BackendOptions& options);
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_FACTORY_H_

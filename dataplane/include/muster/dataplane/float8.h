@@ -6,9 +6,11 @@
 
 #include <cstdint>
 
+#include "muster/base/export.h"
 #include "muster/dataplane/tensor.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // True for kFloat8E4m3fn (4 exponent bits, 3 mantissa bits, no infinity;
 // largest value 448) and kFloat8E5m2 (5 and 2 bits; largest finite value
@@ -25,6 +27,7 @@ uint8_t ToFloat8(DataType type, float value);
 // The conversion is exact.
 float FromFloat8(DataType type, uint8_t element);
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_FLOAT8_H_

@@ -5,11 +5,13 @@
 #include <stop_token>
 #include <utility>
 
+#include "muster/base/export.h"
 #include "muster/base/mutex.h"
 #include "muster/base/status.h"
 #include "muster/base/thread_annotations.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // Interruption ends the waits of another thread and carries the reason: a
 // std::stop_source with a Status. Copies share their state. Thread-safe.
@@ -47,6 +49,7 @@ class Interruption {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_INTERRUPTION_H_

@@ -4,7 +4,10 @@
 #include <optional>
 #include <string>
 
-namespace muster::dataplane {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // Options of the nccl backend. NCCL chooses every field that is not given.
 // NCCL's environment variables (NCCL_...) override the fields. An NCCL that is
@@ -55,6 +58,7 @@ struct NcclOptions {
   friend bool operator==(const NcclOptions&, const NcclOptions&) = default;
 };
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_NCCL_OPTIONS_H_

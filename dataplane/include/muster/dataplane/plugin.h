@@ -17,12 +17,14 @@
 #include <memory>
 #include <string>
 
+#include "muster/base/export.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/backend.h"
 #include "muster/dataplane/collective.h"
 #include "muster/dataplane/tensor.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // The properties of the binary interface that must be equal in program and
 // library.
@@ -56,7 +58,8 @@ struct BackendPlugin {
 // The name of the function that a library exports.
 inline constexpr char kBackendPluginSymbol[] = "muster_backend_plugin";
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 // Defines the exported function. The arguments are the backend's name, its
 // factory function, and the kinds of device whose tensors it takes.

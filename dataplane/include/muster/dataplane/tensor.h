@@ -13,10 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/export.h"
 #include "muster/base/inlined_vector.h"
 #include "muster/base/status.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // Element types. Not every backend computes with every type: a collective on a
 // type that its backend lacks fails with kUnimplemented, naming both. The
@@ -205,6 +207,7 @@ class Tensor {
   bool is_valid_ = true;
 };
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_TENSOR_H_

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "muster/base/clock.h"
+#include "muster/base/export.h"
 #include "muster/base/mutex.h"
 #include "muster/base/status.h"
 #include "muster/base/thread_annotations.h"
 
-namespace muster::dataplane {
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 // The handle of one started collective. It completes exactly once, with OK or
 // with an error; every later query returns the same result. Thread-safe.
@@ -125,6 +127,7 @@ class [[nodiscard]] ProxyWork : public PromisedWork {
   std::shared_ptr<Work> inner_ MUSTER_GUARDED_BY(mutex_);
 };
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_WORK_H_
