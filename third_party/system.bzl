@@ -140,3 +140,60 @@ system_cuda = repository_rule(
     environ = ["CUDA_HOME"],
     local = True,
 )
+
+# Parts of the C library, whose archives are empty.
+_C_LIBRARY = ["atomic", "c", "dl", "m", "pthread", "rt"]
+
+def _static_archives_impl(ctx):
+    folder = _pkg_config(ctx, "--variable=libdir", "libssl")[0]
+    names = list(ctx.attr.extra)
+    for package in ctx.attr.packages:
+        result = ctx.execute(["pkg-config", "--static", "--libs-only-l", package])
+        if result.return_code != 0:
+            _missing("pkg-config package '{}'".format(package))
+        names += [flag[2:] for flag in result.stdout.strip().split(" ") if flag]
+    names = [
+        name
+        for name in _deduplicate(names)
+        if name not in ctx.attr.exclude and name not in _C_LIBRARY
+    ]
+    archives = ["{}/lib{}.a".format(folder, name) for name in names]
+    for archive in archives:
+        if not ctx.path(archive).exists:
+            _missing("archive '{}'".format(archive))
+    ctx.file("lib/.folder", "")
+    result = ctx.execute(
+        ["python3", ctx.path(Label("//third_party:pic_archives.py")), "lib"] + archives,
+        timeout = 600,
+    )
+    if result.return_code != 0:
+        fail("pic_archives.py: " + result.stderr)
+    ctx.file("BUILD.bazel", _HEADER + """
+filegroup(
+    name = "archives",
+    srcs = glob(["lib/*.a"]),
+)
+""")
+    linkopts = (["-Lexternal/{}/lib".format(ctx.name), "-Wl,--start-group"] +
+                ["-l" + name for name in names] + ["-Wl,--end-group"])
+    ctx.file("linkopts.bzl", "LINKOPTS = " + repr(linkopts) + "\n")
+
+static_archives = repository_rule(
+    doc = "A folder with the archives of packages, made fit for a shared " +
+          "library (pic_archives.py). A link with LINKOPTS and the input " +
+          "`archives` finds them before the shared libraries.",
+    implementation = _static_archives_impl,
+    attrs = {
+        "exclude": attr.string_list(
+            doc = "libraries of the packages that are not wanted",
+        ),
+        "extra": attr.string_list(
+            doc = "libraries that no package names, as after -l",
+        ),
+        "packages": attr.string_list(
+            doc = "pkg-config packages, with what they need themselves",
+            mandatory = True,
+        ),
+    },
+    local = True,
+)
