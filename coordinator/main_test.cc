@@ -31,6 +31,7 @@
 #include "muster/v1/admin.grpc.pb.h"
 #include "muster/v1/session.grpc.pb.h"
 #include "muster/v1/store.grpc.pb.h"
+#include "muster/version.h"
 
 namespace muster::coordinator {
 namespace {
@@ -472,7 +473,7 @@ TEST(MainTest, HelpAndVersion) {
   }
   Process version({"--version"});
   EXPECT_EQ(version.Wait(), 0);
-  EXPECT_THAT(version.output(), StartsWith("muster-coordinator 0.1.0"));
+  EXPECT_THAT(version.output(), StartsWith("muster-coordinator " MUSTER_VERSION "\n"));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ import sys
 TOP = {
     "WORKSPACE", "BUILD.bazel", "base", "proto", "coordinator", "worker", "dataplane",
     "client", "deploy", "tests", "README.md", "base", "dev", "third_party",
-    "LICENSE", "CONTRIBUTING.md",
+    "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md",
 }
 
 README_FOLDERS = [
@@ -106,6 +106,9 @@ OLD_WORDS = re.compile(
 # Matchers of gmock have such names.
 OF_FUNCTION = re.compile(
     r"\b(?!(?:AllOf|AnyOf|AllOfArray|AnyOfArray)\b)[A-Z]\w*Of(?=[(<])")
+# The tag of an image of ours.
+IMAGE_VERSION = re.compile(
+    r"(?:newTag: |VERSION=|/muster(?:-\w+)?:)(\d+\.\d+\.\d+)\b")
 # A comment has a subject. In place of a noun no clause stands.
 CLAUSE = re.compile(r"\s*// (Of|Who|Whom|Whose|Whoever|What|Whatever|Those|That) "
                     r"(?!is,)")
@@ -185,6 +188,8 @@ def place(include):
     """The path in the tree of the file that an #include names."""
     if not include.startswith("muster/") or include.startswith("muster/v1/"):
         return include
+    if include == "muster/version.h":
+        return f"base/include/{include}"
     part = include.split("/")[1]
     return f"{part if part in ('base', 'dataplane') else 'client'}/include/{include}"
 
@@ -331,9 +336,24 @@ def check_protos(tree):
                 before = line.strip()
 
 
+def check_version(tree):
+    header = "\n".join(tree.lines("base/include/muster/version.h"))
+    version = ".".join(re.findall(
+        r"#define MUSTER_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
+    for path in tree.files:
+        if not path.startswith("deploy/"):
+            continue
+        for number, line in enumerate(tree.lines(path), 1):
+            match = IMAGE_VERSION.search(line)
+            if match and match.group(1) != version:
+                tree.report(path, number, "version",
+                            f"muster/version.h says {version}")
+
+
 CHECKS = [
     check_top, check_readmes, check_includes, check_guards, check_words,
     check_old_words, check_comments, check_readme_words, check_time, check_sizes, check_build_files, check_protos,
+    check_version,
 ]
 
 

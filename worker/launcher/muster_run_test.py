@@ -156,7 +156,7 @@ class ProgramTest(MusterRunTest):
     def test_version_names_the_program_and_succeeds(self):
         result = self.run_program("--version")
         self.assertEqual(result.returncode, 0)
-        self.assertEqual(result.stdout, "muster-run 0.1.0\n")
+        self.assertRegex(result.stdout, r"^muster-run \d+\.\d+\.\d+\n$")
 
 
 class FailureTest(MusterRunTest):
