@@ -34,8 +34,8 @@ TLS_OFFSET = b"_muster_tls_offset"
 SKIP_RED_ZONE = bytes.fromhex("488d642480")             # lea -128(%rsp),%rsp
 BACK_OVER_RED_ZONE = bytes.fromhex("488da42480000000")  # lea 128(%rsp),%rsp
 # Opcodes with an operand in memory, and the bytes of their constant.
-CONSTANT_BYTES = {0x8B: 0, 0x89: 0, 0x39: 0, 0x3B: 0, 0x63: 0, 0x80: 1, 0x83: 1,
-                  0xC6: 1, 0x81: 4, 0xC7: 4}
+CONSTANT_BYTES = {0x01: 0, 0x03: 0, 0x29: 0, 0x2B: 0, 0x39: 0, 0x3B: 0, 0x63: 0,
+                  0x80: 1, 0x81: 4, 0x83: 1, 0x89: 0, 0x8B: 0, 0xC6: 1, 0xC7: 4}
 # Those of them that write a register and do not read it.
 LOADS = {0x8B, 0x63}
 RAX, RCX, RSP = 0, 1, 4

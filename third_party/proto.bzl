@@ -42,7 +42,11 @@ def cc_proto_and_grpc(name, protos, services, root = "", deps = []):
         name = name + "_proto",
         srcs = [s + ".pb.cc" for s in stems],
         hdrs = [s + ".pb.h" for s in stems],
-        copts = ["-w"],
+        # A shared library does not export them.
+        copts = [
+            "-fvisibility=hidden",
+            "-w",
+        ],
         strip_include_prefix = prefix,
         deps = ["@com_google_protobuf//:protobuf"] + deps,
     )
@@ -50,7 +54,11 @@ def cc_proto_and_grpc(name, protos, services, root = "", deps = []):
         name = name + "_grpc",
         srcs = [s + ".grpc.pb.cc" for s in service_stems],
         hdrs = [s + ".grpc.pb.h" for s in service_stems],
-        copts = ["-w"],
+        # A shared library does not export them.
+        copts = [
+            "-fvisibility=hidden",
+            "-w",
+        ],
         strip_include_prefix = prefix,
         deps = [
             ":" + name + "_proto",
