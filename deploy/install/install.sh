@@ -16,7 +16,7 @@ readonly PROGRAMS=(
   coordinator/muster-coordinator
   worker/launcher/muster-run
   worker/bench/muster-bench
-  client/tools/musterctl
+  client/tools/musterctl/musterctl
 )
 
 die() { echo "install: $*" >&2; exit 2; }

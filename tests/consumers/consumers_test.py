@@ -21,6 +21,16 @@ NOT_NEEDED = re.compile(
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
+def without_arguments(name):
+    """A function's name without its parameters and template arguments."""
+    name = re.sub(r"@@.*|\[abi:cxx11\]|operator(<<|<|>|->)?", "", name)
+    while True:
+        shorter = re.sub(r"<[^<>]*>", "", name)
+        if shorter == name:
+            return name.split("(")[0].removesuffix(" const")
+        name = shorter
+
+
 def run(*command, **kwargs):
     """Runs a command; its output, or a failure that shows it."""
     made = subprocess.run(command, stdout=subprocess.PIPE,
@@ -86,7 +96,7 @@ class ConsumersTest(unittest.TestCase):
         self.run_two_ranks(program, moved)
 
     def test_cmake_refuses_another_minor_version(self):
-        with self.assertRaisesRegex(AssertionError, r'compatible with\s+requested version "0\.2"'):
+        with self.assertRaisesRegex(AssertionError, r'compatible\s+with\s+requested\s+version "0\.2"'):
             self.cmake(self.prefix, "-DMUSTER_WANTED=0.2")
 
     def test_a_makefile_finds_it_by_pkg_config(self):
@@ -131,15 +141,17 @@ class ConsumersTest(unittest.TestCase):
         symbols = run("nm", "-DC", "--defined-only", self.library).splitlines()
         self.assertGreater(len(symbols), 100)
         for line in symbols:
+            _, kind, name = line.split(" ", 2)
+            # Symbols of relocations, and the names of versions.
+            if kind in "bdt" or name.startswith("MUSTER_"):
+                continue
             with self.subTest(line):
-                name = line.split(" ", 2)[2].replace("@@MUSTER_0", "")
-                if name in ("MUSTER_0", "MUSTER_0 "):
-                    continue
+                self.assertRegex(name, r"@@MUSTER_(0|CXX_\d+\.\d+)$")
                 name = re.sub(r"^(typeinfo|typeinfo name|vtable|VTT|"
                               r"(non-)?virtual thunk|construction vtable) (for|to) ",
                               "", name)
-                self.assertRegex(name, r"^(muster::|muster_)")
-                for word in WORD.findall(name.split("(")[0]):
+                self.assertRegex(name, r"^(\w+ )*(muster::|muster_)")
+                for word in WORD.findall(without_arguments(name)):
                     self.assertIn(word, words)
 
     def test_it_needs_no_library_of_which_a_process_may_have_another(self):
