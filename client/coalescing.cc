@@ -40,13 +40,12 @@ void CoalescingManager::Add(Collective collective) {
   collectives_.push_back(std::move(collective));
 }
 
-void CoalescingManager::AllReduce(const Tensor& tensor, ReduceOp op,
-                                  double factor) {
+void CoalescingManager::AllReduce(const Tensor& tensor,
+                                  const ReduceOperator& op, double factor) {
   Collective collective;
   collective.kind = CollectiveKind::kAllReduce;
   collective.tensors.push_back(tensor);
-  collective.reduce_op = op;
-  collective.factor = internal::CheckFactor(op, factor);
+  internal::SetReduction(op, factor, collective);
   Add(std::move(collective));
 }
 
@@ -69,14 +68,14 @@ void CoalescingManager::AllGatherIntoTensor(const Tensor& output,
 }
 
 void CoalescingManager::ReduceScatterTensor(const Tensor& output,
-                                            const Tensor& input, ReduceOp op,
+                                            const Tensor& input,
+                                            const ReduceOperator& op,
                                             double factor) {
   Collective collective;
   collective.kind = CollectiveKind::kReduceScatterTensor;
   collective.outputs.push_back(output);
   collective.inputs.push_back(input);
-  collective.reduce_op = op;
-  collective.factor = internal::CheckFactor(op, factor);
+  internal::SetReduction(op, factor, collective);
   Add(std::move(collective));
 }
 

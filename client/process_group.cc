@@ -39,8 +39,7 @@ template <typename Options>
 Collective MakeReduction(CollectiveKind kind, const Options& options) {
   Collective collective;
   collective.kind = kind;
-  collective.reduce_op = options.op;
-  collective.factor = internal::CheckFactor(options.op, options.factor);
+  internal::SetReduction(options.op, options.factor, collective);
   collective.timeout = CheckNotNegative(options.timeout);
   return collective;
 }
@@ -176,13 +175,18 @@ WorkResult ToWorkResult(const DistError& error) {
 
 namespace internal {
 
-double CheckFactor(ReduceOp op, double factor) {
-  if (factor == 1 || op == ReduceOp::kPremulSum) return factor;
-  Throw(ErrorSource::kControl,
-        InvalidArgumentError(absl::StrCat("argument factor: ", factor,
-                                          " is for premul_sum alone, but the "
-                                          "reduction is ",
-                                          dataplane::ReduceOpName(op))));
+void SetReduction(const ReduceOperator& op, double factor,
+                  Collective& collective) {
+  if (factor != 1 && op.op() != ReduceOp::kPremulSum) {
+    Throw(ErrorSource::kControl,
+          InvalidArgumentError(absl::StrCat("argument factor: ", factor,
+                                            " is for premul_sum alone, but the "
+                                            "reduction is ",
+                                            dataplane::ReduceOpName(op.op()))));
+  }
+  collective.reduce_op = op.op();
+  collective.factor = factor;
+  if (op.op() == ReduceOp::kUser) collective.function = op.function();
 }
 
 }  // namespace internal

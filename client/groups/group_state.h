@@ -53,9 +53,10 @@ struct GroupStateOptions {
   std::string cpu_transport = {};
 };
 
-// Returns `factor`. Throws DistError (kInvalidArgument) if it is not 1 and `op`
-// does not use it.
-double CheckFactor(dataplane::ReduceOp op, double factor);
+// Sets the operation of `collective`. Throws DistError (kInvalidArgument) if
+// `factor` is not 1 and `op` does not use it.
+void SetReduction(const dataplane::ReduceOperator& op, double factor,
+                  dataplane::Collective& collective);
 
 // Returns rank 0 if `rank` is not set.
 RankArgument OrZero(RankArgument rank);

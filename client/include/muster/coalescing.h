@@ -36,12 +36,12 @@ class CoalescingManager {
 
   // The arguments are those of ProcessGroup's methods. `factor` is the factor
   // of kPremulSum.
-  void AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+  void AllReduce(const Tensor& tensor, const ReduceOperator& op = {},
                  double factor = 1);
   void AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor);
   void AllGatherIntoTensor(const Tensor& output, const Tensor& input);
   void ReduceScatterTensor(const Tensor& output, const Tensor& input,
-                           ReduceOp op = ReduceOp::kSum, double factor = 1);
+                           const ReduceOperator& op = {}, double factor = 1);
 
  private:
   friend Work Coalesce(const CoalesceOptions& options,

@@ -354,6 +354,9 @@ Work AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor,
                const AllGatherOptions& options = {});
 Work AllGatherIntoTensor(const Tensor& output, const Tensor& input,
                          const AllGatherOptions& options = {});
+Work AllGatherV(const Tensor& output, const Tensor& input,
+                const std::vector<int64_t>& counts,
+                const AllGatherVOptions& options = {});
 Work Gather(const Tensor& tensor, const std::vector<Tensor>& gather_list = {},
             std::optional<int> dst = std::nullopt,
             const GatherOptions& options = {});
@@ -364,6 +367,9 @@ Work ReduceScatter(const Tensor& output, const std::vector<Tensor>& input_list,
                    const ReduceScatterOptions& options = {});
 Work ReduceScatterTensor(const Tensor& output, const Tensor& input,
                          const ReduceScatterOptions& options = {});
+Work ReduceScatterV(const Tensor& output, const Tensor& input,
+                    const std::vector<int64_t>& counts,
+                    const ReduceScatterVOptions& options = {});
 Work AllToAll(const std::vector<Tensor>& output_tensor_list,
               const std::vector<Tensor>& input_tensor_list,
               const AllToAllOptions& options = {});

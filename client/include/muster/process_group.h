@@ -16,6 +16,7 @@
 #include "muster/dataplane/backend.h"
 #include "muster/dataplane/collective.h"
 #include "muster/dataplane/float8.h"
+#include "muster/dataplane/reduce_function.h"
 #include "muster/dataplane/tensor.h"
 #include "muster/dataplane/work.h"
 #include "muster/future.h"
@@ -29,9 +30,13 @@ using dataplane::Element;
 using dataplane::FromFloat8;
 using dataplane::IsFloat8;
 using dataplane::LastRun;
+using dataplane::ReduceFunction;
+using dataplane::ReduceFunctionOptions;
 using dataplane::ReduceOp;
+using dataplane::ReduceOperator;
 using dataplane::Tensor;
 using dataplane::ToFloat8;
+using dataplane::ValueIndex;
 
 namespace internal {
 
@@ -228,7 +233,8 @@ struct GatherOptions {
 
 // Options of collectives that reduce.
 struct ReductionOptions {
-  ReduceOp op = ReduceOp::kSum;
+  // A ReduceOp, or a ReduceFunction of the user.
+  ReduceOperator op = ReduceOp::kSum;
   // For kPremulSum only: the factor by which this rank's tensor is multiplied
   // before the sum.
   double factor = 1;
@@ -241,13 +247,36 @@ using AllReduceOptions = ReductionOptions;
 using ReduceScatterOptions = ReductionOptions;
 
 struct ReduceOptions {
-  ReduceOp op = ReduceOp::kSum;
+  ReduceOperator op = ReduceOp::kSum;
   double factor = 1;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
   bool async_op = false;
   // The rank in the group that gets the result, instead of the argument `dst`.
   std::optional<int> group_dst = std::nullopt;
+};
+
+// Options of AllGatherV.
+struct AllGatherVOptions {
+  // Where each rank's part begins in the output, in elements from its
+  // beginning. Need not be in order, and may differ between ranks. Empty: one
+  // part after the other.
+  std::vector<int64_t> displacements = {};
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  bool async_op = false;
+};
+
+// Options of ReduceScatterV.
+struct ReduceScatterVOptions {
+  // A ReduceOp, or a ReduceFunction of the user; `factor` as above.
+  ReduceOperator op = ReduceOp::kSum;
+  double factor = 1;
+  // As above, in the input, where parts may overlap.
+  std::vector<int64_t> displacements = {};
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  bool async_op = false;
 };
 
 struct AllToAllSingleOptions {
@@ -346,6 +375,10 @@ class ProcessGroup {
 
   // `tensor` becomes the reduction of all ranks' tensors, bitwise equal on all
   // ranks.
+  //
+  // Reductions by a function of the user: backends on the CPU (shm, gloo, mpi)
+  // combine the ranks' tensors in rank order. nccl refuses them
+  // (kUnimplemented), as it does kMinloc and kMaxloc.
   Work AllReduce(const Tensor& tensor, const AllReduceOptions& options = {});
 
   // `tensor` becomes the tensor of rank `src`.
@@ -367,6 +400,15 @@ class ProcessGroup {
   // or stacked along a new one.
   Work AllGatherIntoTensor(const Tensor& output, const Tensor& input,
                            const AllGatherOptions& options = {});
+
+  // Every rank gets all ranks' `input`s in `output`: `counts[r]` elements from
+  // rank r, each at its displacement (AllGatherVOptions). Counts are numbers of
+  // elements, whatever the shape, not negative, the same on all ranks, and
+  // `input` has `counts[rank]`. Parts lie in `output` and do not overlap; what
+  // is between them does not change.
+  Work AllGatherV(const Tensor& output, const Tensor& input,
+                  const std::vector<int64_t>& counts,
+                  const AllGatherVOptions& options = {});
 
   // Rank `dst` (default 0) gets all ranks' `tensor`s in `gather_list`, which
   // the other ranks leave empty. All tensors have the same size.
@@ -393,6 +435,13 @@ class ProcessGroup {
   // reduction of this rank's part of all ranks' `input`.
   Work ReduceScatterTensor(const Tensor& output, const Tensor& input,
                            const ReduceScatterOptions& options = {});
+
+  // Does the same with parts of any size: `counts[r]` elements for rank r, each
+  // at its displacement (ReduceScatterVOptions). Counts are as in AllGatherV,
+  // and `output` has `counts[rank]`.
+  Work ReduceScatterV(const Tensor& output, const Tensor& input,
+                      const std::vector<int64_t>& counts,
+                      const ReduceScatterVOptions& options = {});
 
   // Every rank sends element r of `input_tensor_list`, of any size, to rank r,
   // and receives element r of `output_tensor_list` from rank r.
@@ -446,6 +495,10 @@ class ProcessGroup {
   PreparedCollective PrepareAllGatherIntoTensor(
       const Tensor& output, const Tensor& input,
       const AllGatherOptions& options = {});
+  PreparedCollective PrepareAllGatherV(const Tensor& output,
+                                       const Tensor& input,
+                                       const std::vector<int64_t>& counts,
+                                       const AllGatherVOptions& options = {});
   PreparedCollective PrepareGather(const Tensor& tensor,
                                    const std::vector<Tensor>& gather_list = {},
                                    std::optional<int> dst = std::nullopt,
@@ -460,6 +513,10 @@ class ProcessGroup {
   PreparedCollective PrepareReduceScatterTensor(
       const Tensor& output, const Tensor& input,
       const ReduceScatterOptions& options = {});
+  PreparedCollective PrepareReduceScatterV(
+      const Tensor& output, const Tensor& input,
+      const std::vector<int64_t>& counts,
+      const ReduceScatterVOptions& options = {});
   PreparedCollective PrepareAllToAll(
       const std::vector<Tensor>& output_tensor_list,
       const std::vector<Tensor>& input_tensor_list,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "muster/base/clock.h"
@@ -14,6 +15,7 @@
 #include "muster/base/inlined_vector.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/collective_kind.h"
+#include "muster/dataplane/reduce_function.h"
 #include "muster/dataplane/tensor.h"
 
 namespace MUSTER_EXPORT muster {
@@ -39,9 +41,36 @@ enum class ReduceOp : uint8_t {
   // The sum of every rank's tensor times that rank's `factor`. Floating point
   // and complex.
   kPremulSum,
+  // On pairs of a value and an index (ValueIndex): the pair with the smallest,
+  // or the largest, value; of equal values, the one with the smallest index. A
+  // NaN counts as smaller, or larger, than every number, so that it is the
+  // result; -0 and +0 are equal.
+  kMinloc,
+  kMaxloc,
+  // Collective::function, on elements of any type. Not for AVG's division or
+  // PREMUL_SUM's factor.
+  kUser,
 };
 
-inline constexpr int kReduceOpCount = 9;
+inline constexpr int kReduceOpCount = 12;
+
+// The operation of a reduction: a ReduceOp, or a function of the user. Implicit
+// conversions, so that either can be given as the option `op`.
+class ReduceOperator {
+ public:
+  ReduceOperator(ReduceOp op = ReduceOp::kSum)  // NOLINT
+      : op_(op) {}
+  ReduceOperator(ReduceFunction function)  // NOLINT
+      : op_(ReduceOp::kUser), function_(std::move(function)) {}
+
+  // kUser if it is a function.
+  ReduceOp op() const { return op_; }
+  const ReduceFunction& function() const { return function_; }
+
+ private:
+  ReduceOp op_;
+  ReduceFunction function_;
+};
 
 // A collective that the library runs by itself, between those that callers
 // start. It has no sequence number; texts call it by its step's name.
@@ -55,7 +84,8 @@ enum class Step : uint8_t {
 // "form_group", "allocate_symmetric"; "" for kNone.
 const std::string& StepName(Step step);
 
-// "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum".
+// "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum",
+// "minloc", "maxloc", "user".
 const std::string& ReduceOpName(ReduceOp op);
 
 // One rank's call of a collective, as a value, so that decorators can inspect
@@ -89,6 +119,9 @@ struct Collective {
 
   // Used only by kPremulSum. May differ between ranks.
   double factor = 1;
+
+  // Used only by kUser.
+  ReduceFunction function = {};
 
   // A rank of the group. Used only by kinds for which IsRooted is true.
   int root = 0;

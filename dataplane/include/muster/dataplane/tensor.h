@@ -40,9 +40,39 @@ enum class DataType : uint8_t {
   // only nccl reduces them.
   kFloat8E4m3fn,
   kFloat8E5m2,
+  kUint16,
+  kUint32,
+  kUint64,
+  // Plain bytes, whose element has the size that Tensor::Opaque is given. They
+  // are moved, and reduced by functions of the user only (reduce_function.h).
+  kOpaque,
+  // A value and its index: see ValueIndex. They are moved, and reduced by
+  // kMinloc, kMaxloc and functions of the user.
+  kFloat32Int32,
+  kFloat64Int64,
+  kInt32Int32,
+  kInt64Int64,
 };
 
-inline constexpr int kDataTypeCount = 14;
+inline constexpr int kDataTypeCount = 22;
+
+// A pair of a value and an index, the element of reductions by kMinloc and
+// kMaxloc. Without gaps, in this order. The pairs of 32 bits have the layout of
+// MPI_FLOAT_INT and MPI_2INT.
+//
+//   std::vector<muster::ValueIndex<float, int32_t>> best = {{loss, rank}};
+//   muster::AllReduce(best, {.op = muster::ReduceOp::kMinloc});
+template <typename Value, typename Index>
+struct ValueIndex {
+  Value value;
+  Index index;
+
+  friend bool operator==(const ValueIndex&, const ValueIndex&) = default;
+};
+static_assert(sizeof(ValueIndex<float, int32_t>) == 8);
+static_assert(sizeof(ValueIndex<double, int64_t>) == 16);
+static_assert(sizeof(ValueIndex<int32_t, int32_t>) == 8);
+static_assert(sizeof(ValueIndex<int64_t, int64_t>) == 16);
 
 // "float32", "bfloat16", ...
 const std::string& DataTypeName(DataType type);
@@ -51,10 +81,11 @@ namespace tensor_internal {
 // Outside the function, because inside it the table would be written to the
 // stack on every call.
 inline constexpr uint8_t kDataTypeBytes[kDataTypeCount] = {
-    1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16, 1, 1};
+    1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16, 1, 1, 2, 4, 8, 1, 8, 16, 8, 16};
 }  // namespace tensor_internal
 
-// Bytes of one element; 1 if `type` is not a valid DataType.
+// Bytes of one element; 1 for kOpaque (Tensor::element_bytes has the size), and
+// if `type` is not a valid DataType.
 constexpr size_t DataTypeBytes(DataType type) {
   const auto index = static_cast<size_t>(type);
   return index < kDataTypeCount ? tensor_internal::kDataTypeBytes[index] : 1;
@@ -102,6 +133,27 @@ struct DataTypeOfImpl<int64_t> : Known<DataType::kInt64> {};
 template <>
 struct DataTypeOfImpl<long long> : Known<DataType::kInt64> {};  // NOLINT
 template <>
+struct DataTypeOfImpl<uint16_t> : Known<DataType::kUint16> {};
+template <>
+struct DataTypeOfImpl<uint32_t> : Known<DataType::kUint32> {};
+template <>
+struct DataTypeOfImpl<uint64_t> : Known<DataType::kUint64> {};
+template <>
+struct DataTypeOfImpl<unsigned long long>  // NOLINT
+    : Known<DataType::kUint64> {};
+template <>
+struct DataTypeOfImpl<ValueIndex<float, int32_t>>
+    : Known<DataType::kFloat32Int32> {};
+template <>
+struct DataTypeOfImpl<ValueIndex<double, int64_t>>
+    : Known<DataType::kFloat64Int64> {};
+template <>
+struct DataTypeOfImpl<ValueIndex<int32_t, int32_t>>
+    : Known<DataType::kInt32Int32> {};
+template <>
+struct DataTypeOfImpl<ValueIndex<int64_t, int64_t>>
+    : Known<DataType::kInt64Int64> {};
+template <>
 struct DataTypeOfImpl<float> : Known<DataType::kFloat32> {};
 template <>
 struct DataTypeOfImpl<double> : Known<DataType::kFloat64> {};
@@ -115,7 +167,8 @@ struct DataTypeOfImpl<std::complex<double>> : Known<DataType::kComplex128> {};
 }  // namespace tensor_internal
 
 // C++ types that can be elements of a tensor. C++20 has no types for float16,
-// bfloat16 and float8: make such tensors from a pointer and a DataType.
+// bfloat16 and float8: make such tensors from a pointer and a DataType; of
+// other C++ types, with Tensor::Opaque.
 template <typename T>
 concept Element = tensor_internal::DataTypeOfImpl<T>::kKnown;
 
@@ -132,6 +185,7 @@ inline constexpr DataType kDataTypeOf =
 //   Tensor a(gradients);                        // float32[1000]
 //   Tensor b(gradients.data(), {10, 100});      // float32[10,100]
 //   Tensor c(pointer, DataType::kBfloat16, {8}, {DeviceType::kCuda, 1});
+//   auto d = Tensor::Opaque(records, sizeof(Record), {100});
 class Tensor {
  public:
   // Most shapes fit without an allocation.
@@ -170,6 +224,17 @@ class Tensor {
   Tensor(void* data, DataType type, std::span<const int64_t> shape,
          Device device = {});
 
+  // Elements of `element_bytes` each, at least 1 and below 4 GiB, of type
+  // kOpaque. They may be at any address.
+  static Tensor Opaque(void* data, size_t element_bytes,
+                       std::initializer_list<int64_t> shape,
+                       Device device = {}) {
+    return Opaque(data, element_bytes, std::span(shape.begin(), shape.size()),
+                  device);
+  }
+  static Tensor Opaque(void* data, size_t element_bytes,
+                       std::span<const int64_t> shape, Device device = {});
+
   void* data() const { return data_; }
   DataType data_type() const { return data_type_; }
   std::span<const int64_t> shape() const { return shape_; }
@@ -179,28 +244,37 @@ class Tensor {
   // Validate() rejects.
   int64_t element_count() const { return element_count_; }
 
+  // Size of one element.
+  size_t element_bytes() const { return element_bytes_; }
+
   // Size of all elements.
   size_t bytes() const {
-    return static_cast<size_t>(element_count_) * DataTypeBytes(data_type());
+    return static_cast<size_t>(element_count_) * element_bytes_;
   }
 
   // True, or OK, if the view is usable: no negative dimension, a size that fits
   // into 63 bits, no null pointer unless the tensor is empty, an address
-  // aligned to the element. Otherwise kInvalidArgument with the reason, for
-  // instance "negative dimension in float32[8,-1]". Collectives call it;
-  // callers need not.
+  // aligned to the element (unless that is opaque). Otherwise kInvalidArgument
+  // with the reason, for instance "negative dimension in float32[8,-1]".
+  // Collectives call it; callers need not.
   bool is_valid() const { return is_valid_; }
   Status Validate() const { return is_valid() ? OkStatus() : WhyInvalid(); }
 
-  // "float32[8,128]", followed by the device unless that is the CPU.
+  // "float32[8,128]", "opaque[8] of 12 bytes", followed by the device unless
+  // that is the CPU.
   std::string Describe() const;
 
  private:
+  Tensor(void* data, DataType type, size_t element_bytes,
+         std::span<const int64_t> shape, Device device);
+
   Status WhyInvalid() const;
 
   void* data_ = nullptr;
   DataType data_type_ = DataType::kFloat32;
   Device device_ = {};
+  // Zero for a size that Validate() rejects.
+  uint32_t element_bytes_ = 4;
   Shape shape_;
   int64_t element_count_ = 0;
   bool shape_valid_ = true;

@@ -1,0 +1,117 @@
+// ReduceFunction, a reduction that the user defines. Part of the public API:
+// the client exports it as muster::ReduceFunction.
+
+#ifndef MUSTER_DATAPLANE_REDUCE_FUNCTION_H_
+#define MUSTER_DATAPLANE_REDUCE_FUNCTION_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace muster::dataplane {
+
+struct ReduceFunctionOptions {
+  // Whether a op b is b op a. If not, the operands are combined in the order of
+  // the ranks. Equal on all ranks.
+  bool is_commutative = true;
+  // The size of the elements that the function works on. Zero: of any size. A
+  // collective on tensors of another size is refused.
+  size_t element_bytes = 0;
+  // For error texts; need not be equal on all ranks.
+  std::string name = "user";
+};
+
+// ReduceFunction is an associative operation of the user on elements of a
+// tensor, as MPI_Op_create makes one. Use it as the `op` of a reduction:
+//
+//   // Keeps the larger of two records.
+//   const muster::ReduceFunction larger(
+//       [](const void* in, void* inout, size_t count) {
+//         const auto* a = static_cast<const Record*>(in);
+//         auto* b = static_cast<Record*>(inout);
+//         for (size_t i = 0; i < count; ++i) {
+//           if (b[i].score < a[i].score) b[i] = a[i];
+//         }
+//       },
+//       {.element_bytes = sizeof(Record)});
+//   auto all = muster::Tensor::Opaque(records.data(), sizeof(Record), {count});
+//   muster::AllReduce(all, {.op = larger});
+//
+// The tensors may have any type. All ranks must give the same function; the
+// library compares whether it is commutative, and the sizes.
+//
+// Copies share the function, and are cheap. A collective keeps it until it is
+// complete.
+class ReduceFunction {
+ public:
+  // inout[i] = in[i] op inout[i] for `count` elements, at least one. The
+  // elements of `in` are from lower ranks than those of `inout`. The two do not
+  // overlap, and are aligned to the largest power of two that divides the
+  // element's size, at most 64.
+  //
+  // `count` may be any part of a tensor: an element must not depend on the
+  // others. It is called from the thread that runs the collective, which may be
+  // one of the library's; collectives of several groups may call it at the same
+  // time. It must not call the group. If it throws, the collective fails on
+  // this rank and ends the group; the error has this rank as the culprit, and
+  // the exception's text.
+  using Function =
+      std::function<void(const void* in, void* inout, size_t count)>;
+
+  // No function.
+  ReduceFunction() = default;
+  // An empty `function` is no function.
+  explicit ReduceFunction(Function function,
+                          ReduceFunctionOptions options = {}) {
+    if (function == nullptr) return;
+    state_ = std::make_shared<const State>(
+        State{std::move(function), std::move(options)});
+  }
+
+  // A function from one of two elements: combine(a, b) is a op b, where `a` is
+  // from lower ranks.
+  //
+  //   ReduceFunction::ForElements<double>(
+  //       [](double a, double b) { return std::hypot(a, b); });
+  template <typename T, typename Combine>
+  static ReduceFunction ForElements(Combine combine,
+                                    ReduceFunctionOptions options = {}) {
+    options.element_bytes = sizeof(T);
+    return ReduceFunction(
+        [combine = std::move(combine)](const void* in, void* inout,
+                                       size_t count) {
+          const T* const a = static_cast<const T*>(in);
+          T* const b = static_cast<T*>(inout);
+          for (size_t i = 0; i < count; ++i) b[i] = combine(a[i], b[i]);
+        },
+        std::move(options));
+  }
+
+  explicit operator bool() const { return state_ != nullptr; }
+
+  // The functions below need a function.
+  bool is_commutative() const { return state_->options.is_commutative; }
+  size_t element_bytes() const { return state_->options.element_bytes; }
+  const std::string& name() const { return state_->options.name; }
+  void operator()(const void* in, void* inout, size_t count) const {
+    state_->function(in, inout, count);
+  }
+
+  // Whether they are copies of one object.
+  friend bool operator==(const ReduceFunction&,
+                         const ReduceFunction&) = default;
+
+ private:
+  struct State {
+    Function function;
+    ReduceFunctionOptions options;
+  };
+
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_REDUCE_FUNCTION_H_
