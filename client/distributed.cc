@@ -519,6 +519,18 @@ Work AllToAll(const std::vector<Tensor>& output_tensor_list,
       ->AllToAll(output_tensor_list, input_tensor_list, options);
 }
 
+Work AllGatherV(const Tensor& output, const Tensor& input,
+                const std::vector<int64_t>& counts,
+                const AllGatherVOptions& options) {
+  return Target(options.group)->AllGatherV(output, input, counts, options);
+}
+
+Work ReduceScatterV(const Tensor& output, const Tensor& input,
+                    const std::vector<int64_t>& counts,
+                    const ReduceScatterVOptions& options) {
+  return Target(options.group)->ReduceScatterV(output, input, counts, options);
+}
+
 Work AllToAllSingle(const Tensor& output, const Tensor& input,
                     const AllToAllSingleOptions& options) {
   return Target(options.group)->AllToAllSingle(output, input, options);

@@ -1,5 +1,8 @@
 #include "muster/process_group.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -129,6 +132,41 @@ Collective MakeScatter(const GroupState& group, const Tensor& tensor,
   return collective;
 }
 
+// The `count` elements of `whole` from `first` on.
+Tensor Slice(const Tensor& whole, int64_t first, int64_t count) {
+  auto* const data = static_cast<std::byte*>(whole.data()) +
+                     static_cast<size_t>(first) * whole.element_bytes();
+  const std::span<const int64_t> shape(&count, 1);
+  return whole.data_type() == DataType::kOpaque
+             ? Tensor::Opaque(data, whole.element_bytes(), shape,
+                              whole.device())
+             : Tensor(data, whole.data_type(), shape, whole.device());
+}
+
+// With one dimension, as the parts of the other buffer have. An invalid tensor
+// is refused later.
+Tensor Flatten(const Tensor& tensor) {
+  return Slice(tensor, 0, tensor.element_count());
+}
+
+// Two parts that overlap, the one that begins first in front.
+std::optional<std::pair<size_t, size_t>> FindOverlap(
+    const std::vector<int64_t>& counts,
+    const std::vector<int64_t>& displacements) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) order.push_back(i);
+  }
+  std::ranges::sort(order, {}, [&](size_t i) { return displacements[i]; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const size_t before = order[i - 1];
+    if (displacements[before] + counts[before] > displacements[order[i]]) {
+      return std::pair(before, order[i]);
+    }
+  }
+  return std::nullopt;
+}
+
 // `inputs`: a tensor or a list.
 template <typename Inputs>
 Collective MakeReduceScatter(CollectiveKind kind, const Tensor& output,
@@ -140,6 +178,78 @@ Collective MakeReduceScatter(CollectiveKind kind, const Tensor& output,
   return collective;
 }
 
+// How an uneven buffer of a collective is named in its errors.
+struct BufferName {
+  const char* tensor;
+  // Its parts are written, and so must not overlap.
+  bool is_output;
+};
+
+// The parts of `buffer`, as the arguments `counts` and `displacements` say.
+// `own`: the tensor of this rank alone. Errors: kInvalidArgument, naming the
+// argument and its value.
+StatusOr<std::vector<Tensor>> CutBuffer(
+    const GroupState& group, BufferName name, const Tensor& buffer,
+    const Tensor& own, const std::vector<int64_t>& counts,
+    const std::vector<int64_t>& displacements) {
+  const auto invalid = [](const auto&... pieces) {
+    return InvalidArgumentError(absl::StrCat("argument ", pieces...));
+  };
+  const char* const own_name = name.is_output ? "input" : "output";
+  if (!buffer.is_valid()) {
+    return invalid(name.tensor, ": ", buffer.Validate().message());
+  }
+  if (!own.is_valid()) {
+    return invalid(own_name, ": ", own.Validate().message());
+  }
+  const auto ranks = static_cast<size_t>(group.size());
+  if (counts.size() != ranks) {
+    return invalid("counts: has ", counts.size(), " values for ", ranks,
+                   " ranks");
+  }
+  if (!displacements.empty() && displacements.size() != ranks) {
+    return invalid("displacements: has ", displacements.size(), " values for ",
+                   ranks, " ranks");
+  }
+  const int64_t size = buffer.element_count();
+  std::vector<Tensor> parts;
+  parts.reserve(ranks);
+  int64_t next = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const int64_t count = counts[rank];
+    if (count < 0) return invalid("counts[", rank, "]: negative value ", count);
+    const int64_t first = displacements.empty() ? next : displacements[rank];
+    if (first < 0) {
+      return invalid("displacements[", rank, "]: negative value ", first);
+    }
+    if (first > size || count > size - first) {
+      return invalid(displacements.empty() ? "counts[" : "displacements[", rank,
+                     "]: ", count, " elements from ", first,
+                     " on are beyond the ", size, " of ", name.tensor, ", ",
+                     buffer.Describe());
+    }
+    next = first + count;
+    parts.push_back(Slice(buffer, first, count));
+  }
+  const auto rank = static_cast<size_t>(group.rank());
+  if (counts[rank] != own.element_count()) {
+    return invalid("counts[", rank, "]: ", counts[rank],
+                   " elements, but this rank's ", own_name, " is ",
+                   own.Describe());
+  }
+  if (name.is_output && !displacements.empty()) {
+    const auto clash = FindOverlap(counts, displacements);
+    if (clash.has_value()) {
+      return invalid("displacements[", clash->second,
+                     "]: ", counts[clash->second], " elements from ",
+                     displacements[clash->second], " on overlap the ",
+                     counts[clash->first], " from displacements[", clash->first,
+                     "] = ", displacements[clash->first]);
+    }
+  }
+  return parts;
+}
+
 Collective MakeAllToAllSingle(const Tensor& output, const Tensor& input,
                               const AllToAllSingleOptions& options) {
   Collective collective = MakeMovement(CollectiveKind::kAllToAllSingle,
@@ -147,6 +257,35 @@ Collective MakeAllToAllSingle(const Tensor& output, const Tensor& input,
   collective.input_splits = options.input_split_sizes;
   collective.output_splits = options.output_split_sizes;
   return collective;
+}
+
+Collective MakeAllGather(const Tensor& input,
+                         std::chrono::milliseconds timeout) {
+  Collective collective = MakeMovement(CollectiveKind::kAllGather, timeout);
+  Add(Flatten(input), collective.inputs);
+  return collective;
+}
+
+Collective MakeReduceScatterV(const Tensor& output,
+                              const ReduceScatterVOptions& options) {
+  Collective collective =
+      MakeReduction(CollectiveKind::kReduceScatter, options);
+  Add(Flatten(output), collective.outputs);
+  return collective;
+}
+
+// Sets `list` of `collective` to the parts of `buffer`: see CutBuffer. A bad
+// argument of a collective that is not prepared uses up its number.
+void SetParts(GroupState& group, BufferName name, const Tensor& buffer,
+              const Tensor& own, const std::vector<int64_t>& counts,
+              const std::vector<int64_t>& displacements, Collective& collective,
+              Collective::Tensors& list, bool is_prepared) {
+  // A rank outside the group does nothing.
+  if (!group.is_member()) return;
+  const StatusOr<std::vector<Tensor>> parts =
+      CutBuffer(group, name, buffer, own, counts, displacements);
+  if (parts.ok()) return Add(*parts, list);
+  group.Refuse(std::move(collective), parts.status(), is_prepared);
 }
 
 Collective MakeBarrier(const GroupState& group, const BarrierOptions& options) {
@@ -414,6 +553,46 @@ PreparedCollective ProcessGroup::PrepareAllGather(
     const AllGatherOptions& options) {
   return state_->Prepare(MakeMovement(CollectiveKind::kAllGather,
                                       options.timeout, tensor, tensor_list));
+}
+
+Work ProcessGroup::AllGatherV(const Tensor& output, const Tensor& input,
+                              const std::vector<int64_t>& counts,
+                              const AllGatherVOptions& options) {
+  Collective collective = MakeAllGather(input, options.timeout);
+  SetParts(*state_, {"output", /*is_output=*/true}, output, input, counts,
+           options.displacements, collective, collective.outputs,
+           /*is_prepared=*/false);
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareAllGatherV(
+    const Tensor& output, const Tensor& input,
+    const std::vector<int64_t>& counts, const AllGatherVOptions& options) {
+  Collective collective = MakeAllGather(input, options.timeout);
+  SetParts(*state_, {"output", /*is_output=*/true}, output, input, counts,
+           options.displacements, collective, collective.outputs,
+           /*is_prepared=*/true);
+  return state_->Prepare(std::move(collective));
+}
+
+Work ProcessGroup::ReduceScatterV(const Tensor& output, const Tensor& input,
+                                  const std::vector<int64_t>& counts,
+                                  const ReduceScatterVOptions& options) {
+  Collective collective = MakeReduceScatterV(output, options);
+  SetParts(*state_, {"input", /*is_output=*/false}, input, output, counts,
+           options.displacements, collective, collective.inputs,
+           /*is_prepared=*/false);
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+PreparedCollective ProcessGroup::PrepareReduceScatterV(
+    const Tensor& output, const Tensor& input,
+    const std::vector<int64_t>& counts, const ReduceScatterVOptions& options) {
+  Collective collective = MakeReduceScatterV(output, options);
+  SetParts(*state_, {"input", /*is_output=*/false}, input, output, counts,
+           options.displacements, collective, collective.inputs,
+           /*is_prepared=*/true);
+  return state_->Prepare(std::move(collective));
 }
 
 Work ProcessGroup::AllGatherIntoTensor(const Tensor& output,

@@ -25,9 +25,22 @@ constexpr size_t kFusedBytesMax = 1 << 20;
 // Fusing does not help a larger collective: bytes take its time, not steps.
 constexpr size_t kFusedOneBytesMax = 128 << 10;
 
+// Whether the order of the operands does not change the result.
 bool IsExact(DataType type) {
-  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64) ||
-         type == DataType::kBool;
+  switch (type) {
+    case DataType::kUint8:
+    case DataType::kInt8:
+    case DataType::kInt16:
+    case DataType::kInt32:
+    case DataType::kInt64:
+    case DataType::kUint16:
+    case DataType::kUint32:
+    case DataType::kUint64:
+    case DataType::kBool:
+      return true;
+    default:
+      return false;
+  }
 }
 
 const Tensor& GetInput(const Collective& collective) {
@@ -44,13 +57,16 @@ size_t ComputeLimit(const Collective& collective, size_t fusable_bytes) {
   if (GetInput(collective).device().type != DeviceType::kCpu) return 0;
   // The collective has several outputs.
   if (GetTraits(collective.kind).outputs == TensorList::kPerRank) return 0;
-  const bool any_order =
-      !IsReduction(collective.kind) || IsExact(collective.data_type());
+  const bool any_order = !IsReduction(collective.kind) ||
+                         IsExact(collective.data_type()) ||
+                         // The order is always that of the ranks.
+                         collective.reduce_op == ReduceOp::kUser;
   return any_order ? kFusedBytesMax : fusable_bytes;
 }
 
 size_t ComputeCost(const Collective& collective) {
   if (!IsReduction(collective.kind) ||
+      collective.reduce_op == ReduceOp::kUser ||
       !Reduction::Has(collective.data_type())) {
     return GetOutput(collective).bytes();
   }
@@ -76,8 +92,7 @@ class Bin {
   bool Takes(const Collective& collective, size_t fusable_bytes) const {
     if (members_.empty()) return true;
     const size_t cost = ComputeCost(collective);
-    return !closed_ && cost <= kFusedOneBytesMax &&
-           collective.data_type() == members_[0].data_type() &&
+    return !closed_ && cost <= kFusedOneBytesMax && IsOfType(collective) &&
            cost_ + cost <= ComputeLimit(collective, fusable_bytes);
   }
 
@@ -89,7 +104,11 @@ class Bin {
     members_.push_back(std::move(collective));
   }
 
-  DataType data_type() const { return members_[0].data_type(); }
+  // Whether its members have the elements of `collective`.
+  bool IsOfType(const Collective& collective) const {
+    return members_[0].data_type() == collective.data_type() &&
+           members_[0].opaque_bytes == collective.opaque_bytes;
+  }
 
   // The collective to start. If there are several members, it uses this
   // object's memory.
@@ -130,7 +149,7 @@ class Bin {
  private:
   Tensor Allocate(std::unique_ptr<std::byte[]>& memory, size_t bytes) const {
     memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    const DataType type = data_type();
+    const DataType type = members_[0].data_type();
     return {memory.get(),
             type,
             {static_cast<int64_t>(bytes / DataTypeBytes(type))}};
@@ -284,10 +303,11 @@ std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,
                       size_t fusable_bytes) {
   std::vector<Bin> bins;
   for (Collective& collective : collectives) {
+    OpaqueToBytes(collective);
     // The last bin of its data type: the earlier ones are full.
     Bin* bin = nullptr;
     for (Bin& one : bins) {
-      if (one.data_type() == collective.data_type()) bin = &one;
+      if (one.IsOfType(collective)) bin = &one;
     }
     if (bin == nullptr || !bin->Takes(collective, fusable_bytes)) {
       bin = &bins.emplace_back(world_size);
@@ -320,6 +340,10 @@ Status CanCoalesceWith(const Collective& first, const Collective& next) {
     return InvalidArgumentError(absl::StrCat(
         "cannot coalesce reductions by ", ReduceOpName(next.reduce_op), " and ",
         ReduceOpName(first.reduce_op)));
+  }
+  if (next.function != first.function) {
+    return InvalidArgumentError(
+        "cannot coalesce reductions by different functions");
   }
   if (next.factor != first.factor) {
     return InvalidArgumentError(absl::StrCat(

@@ -78,8 +78,8 @@ const std::string& StepName(Step step) {
 
 const std::string& ReduceOpName(ReduceOp op) {
   static const auto& kNames = *new std::array<std::string, kReduceOpCount + 1>{
-      "sum",  "avg", "min",  "max",        "product",
-      "band", "bor", "bxor", "premul_sum", "unknown"};
+      "sum",  "avg",        "min",    "max",    "product", "band",   "bor",
+      "bxor", "premul_sum", "minloc", "maxloc", "user",    "unknown"};
   return kNames[std::min<size_t>(static_cast<size_t>(op), kReduceOpCount)];
 }
 
@@ -114,6 +114,10 @@ std::string Collective::Describe() const {
   AppendSplits(text, "output_split_sizes", output_splits);
   AppendParts(text, parts);
   if (IsReduction(kind)) absl::StrAppend(&text, " ", ReduceOpName(reduce_op));
+  if (IsReduction(kind) && reduce_op == ReduceOp::kUser &&
+      !function.options().is_commutative) {
+    absl::StrAppend(&text, " (not commutative)");
+  }
   if (IsRooted(kind)) absl::StrAppend(&text, " root ", root);
   if (IsPointToPoint(kind)) {
     absl::StrAppend(&text, kind == CollectiveKind::kSend ? " to" : " from");
@@ -131,6 +135,22 @@ Status NoSuchKind(std::string_view backend, CollectiveKind kind) {
   return UnimplementedError(absl::StrCat("the ", base::ToAbsl(backend),
                                          " backend has no ",
                                          CollectiveKindName(kind)));
+}
+
+void OpaqueToBytes(Collective& collective) {
+  if (collective.data_type() != DataType::kOpaque ||
+      collective.opaque_bytes > 0) {
+    return;
+  }
+  collective.opaque_bytes =
+      static_cast<uint32_t>(collective.first_tensor()->element_bytes());
+  for (Collective::Tensors* const list : collective.lists()) {
+    for (Tensor& tensor : *list) {
+      std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+      shape.push_back(collective.opaque_bytes);
+      tensor = Tensor(tensor.data(), DataType::kOpaque, shape, tensor.device());
+    }
+  }
 }
 
 std::vector<int64_t> PartCounts(const Collective::Tensors& list,

@@ -63,6 +63,10 @@ uint64_t ArgumentsHash(const Collective& collective) {
   add(collective.parts.size());
   for (const int64_t part : collective.parts) add(part);
   if (IsReduction(collective.kind)) add(collective.reduce_op);
+  if (collective.opaque_bytes > 0) add(collective.opaque_bytes);
+  if (collective.reduce_op == ReduceOp::kUser && IsReduction(collective.kind)) {
+    add(collective.function.options().is_commutative);
+  }
   if (IsRooted(collective.kind)) add(collective.root);
   return hash;
 }
@@ -251,7 +255,7 @@ StatusOr<std::unique_ptr<PreparedCollective>> Communicator::Prepare(
                      base::Quote(options_.group_name), ": ", bad.message()));
   }
   auto prepared = std::make_unique<PreparedCollective>(std::move(collective));
-  prepared->of_backend_ = backend->Prepare(prepared->arguments_);
+  prepared->of_backend_ = backend->Prepare(prepared->run_);
   return prepared;
 }
 
@@ -270,6 +274,16 @@ std::shared_ptr<Work> Communicator::Start(
     std::shared_ptr<PreparedCollective> prepared) {
   Collective collective = prepared->arguments_;
   return StartOne(std::move(collective), std::move(prepared));
+}
+
+Status Communicator::Refuse(Collective collective, const Status& why) {
+  Refusal refusal = {.why = why, .by_arguments = true};
+  {
+    MutexLock order(mutex_);
+    Number(collective);
+    if (!poison_.ok()) refusal = {poison_};
+  }
+  return MakeError(collective, refusal);
 }
 
 std::shared_ptr<Work> Communicator::StartOne(
@@ -371,6 +385,7 @@ Communicator::Refusal Communicator::Enter(Collective& collective, bool waits,
   if (!poison_.ok()) return {poison_};
   Status bad = FindBad(collective, prepared);
   if (!bad.ok()) return {std::move(bad), /*by_arguments=*/true};
+  if (collective.data_type() == DataType::kOpaque) OpaqueToBytes(collective);
   if (IsPointToPoint(collective.kind)) {
     AddPeerCall(collective);
   } else {

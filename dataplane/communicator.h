@@ -71,7 +71,9 @@ struct CommunicatorOptions {
 class PreparedCollective {
  public:
   explicit PreparedCollective(Collective arguments)
-      : arguments_(std::move(arguments)), run_(arguments_) {}
+      : arguments_(std::move(arguments)), run_(arguments_) {
+    OpaqueToBytes(run_);
+  }
 
   const Collective& arguments() const { return arguments_; }
   // The arguments, with the number and times of the last run. Not while another
@@ -141,6 +143,10 @@ class Communicator {
   // kUnimplemented and kResourceExhausted, which all ranks get alike.
   StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options);
+
+  // As Start of a `collective` whose arguments the caller has found to be bad
+  // (`why`). Returns the error.
+  Status Refuse(Collective collective, const Status& why);
 
   // Returns the error that Start would give for bad arguments, without the
   // label in front of the text; OK if they are good.

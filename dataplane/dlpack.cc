@@ -43,8 +43,12 @@ constexpr TypePair kTypes[] = {
     {DataType::kComplex128, {kDLComplex, 128, 1}},
     {DataType::kFloat8E4m3fn, {kDLFloat8E4m3fn, 8, 1}},
     {DataType::kFloat8E5m2, {kDLFloat8E5m2, 8, 1}},
+    {DataType::kUint16, {kDLUInt, 16, 1}},
+    {DataType::kUint32, {kDLUInt, 32, 1}},
+    {DataType::kUint64, {kDLUInt, 64, 1}},
 };
-static_assert(std::size(kTypes) == kDataTypeCount);
+// The types after these, opaque elements and pairs, have no counterpart.
+static_assert(std::size(kTypes) == static_cast<size_t>(DataType::kOpaque));
 
 template <typename... Pieces>
 Status Invalid(const Pieces&... pieces) {
@@ -158,6 +162,11 @@ StatusOr<Exported<M>*> ExportAs(
   if (!valid.ok()) {
     return InvalidArgumentError(
         absl::StrCat("argument tensor: ", valid.message()));
+  }
+  if (static_cast<size_t>(tensor.data_type()) >= std::size(kTypes)) {
+    return InvalidArgumentError(
+        absl::StrCat("argument tensor: DLPack has no type for the elements of ",
+                     tensor.Describe()));
   }
   auto exported = std::make_unique<Exported<M>>();
   exported->shape.assign(tensor.shape().begin(), tensor.shape().end());

@@ -103,9 +103,9 @@ TEST(DlpackTest, WhatCannotBeUsedStaysTheCallers) {
   tensor.dtype.lanes = 4;
   EXPECT_EQ(foreign.Error(),
             "argument managed: elements of 4 lanes, must be 1 (float32)");
-  tensor.dtype = {kDLUInt, 16, 1};
+  tensor.dtype = {kDLUInt, 128, 1};
   EXPECT_EQ(foreign.Error(),
-            "argument managed: no tensor here has elements of uint16");
+            "argument managed: no tensor here has elements of uint128");
   tensor.dtype = {kDLFloat, 32, 1};
   tensor.device.device_type = 10;
   EXPECT_EQ(foreign.Error(),
@@ -146,7 +146,7 @@ TEST(DlpackTest, DevicesGoBothWays) {
 
 TEST(DlpackTest, EveryTypeComesBackAsItWent) {
   alignas(16) char memory[64];
-  for (int i = 0; i < kDataTypeCount; ++i) {
+  for (int i = 0; i < static_cast<int>(DataType::kOpaque); ++i) {
     const auto type = static_cast<DataType>(i);
     const Tensor tensor(memory, type, {1, 4});
     DLManagedTensor* const exported = *Export(tensor);
@@ -156,6 +156,17 @@ TEST(DlpackTest, EveryTypeComesBackAsItWent) {
     EXPECT_EQ(imported->tensor().Describe(), tensor.Describe());
     EXPECT_EQ(imported->tensor().data(), memory);
   }
+}
+
+TEST(DlpackTest, OpaqueElementsAndPairsHaveNoTypeThere) {
+  char memory[24] = {};
+  EXPECT_EQ(Export(Tensor::Opaque(memory, 12, {2})).status().message(),
+            "argument tensor: DLPack has no type for the elements of opaque[2] "
+            "of 12 bytes");
+  std::vector<ValueIndex<int64_t, int64_t>> pairs(1);
+  EXPECT_EQ(Export(Tensor(pairs)).status().message(),
+            "argument tensor: DLPack has no type for the elements of "
+            "int64_int64[1]");
 }
 
 TEST(DlpackTest, AnExportedTensorKeepsItsOwner) {
@@ -277,7 +288,7 @@ TEST_F(VersionedTest, WhatMustNotBeWrittenIsTakenWhereThatIsSaid) {
 
 TEST_F(VersionedTest, EveryTypeGoesOutWithItsVersionAndStrides) {
   alignas(16) char memory[128];
-  for (int i = 0; i < kDataTypeCount; ++i) {
+  for (int i = 0; i < static_cast<int>(DataType::kOpaque); ++i) {
     const Tensor tensor(memory, static_cast<DataType>(i), {2, 1, 4});
     auto owner = std::make_shared<int>(1);
     const std::weak_ptr<int> alive = owner;

@@ -49,8 +49,23 @@ const KernelsOfType& KernelsFor(const KernelTable& table, DataType type) {
       return table.float64;
     case DataType::kBool:
       return table.boolean;
+    case DataType::kUint16:
+      return table.uint16;
+    case DataType::kUint32:
+      return table.uint32;
+    case DataType::kUint64:
+      return table.uint64;
+    case DataType::kFloat32Int32:
+      return table.float32_int32;
+    case DataType::kFloat64Int64:
+      return table.float64_int64;
+    case DataType::kInt32Int32:
+      return table.int32_int32;
+    case DataType::kInt64Int64:
+      return table.int64_int64;
     case DataType::kFloat8E4m3fn:
     case DataType::kFloat8E5m2:
+    case DataType::kOpaque:
       break;
   }
   LOG(FATAL) << "no loops for type " << static_cast<int>(type);
@@ -74,6 +89,12 @@ KernelsOfType::Reduce GetCombine(const KernelsOfType& kernels, ReduceOp op) {
       return kernels.bit_or;
     case ReduceOp::kBxor:
       return kernels.bit_xor;
+    case ReduceOp::kMinloc:
+      return kernels.min_location;
+    case ReduceOp::kMaxloc:
+      return kernels.max_location;
+    case ReduceOp::kUser:
+      break;
   }
   return nullptr;
 }
@@ -108,6 +129,11 @@ std::vector<absl::string_view> InstructionSets() {
 Status NotReducible(absl::string_view backend, DataType type) {
   return UnimplementedError(absl::StrCat(
       "the ", backend, " backend does not reduce ", DataTypeName(type)));
+}
+
+Status NoFunctions(absl::string_view backend) {
+  return UnimplementedError(absl::StrCat(
+      "the ", backend, " backend does not reduce by functions of the user"));
 }
 
 const Reduction& Reduction::Of(DataType type, ReduceOp op) {

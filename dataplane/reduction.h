@@ -24,12 +24,16 @@ namespace muster::dataplane {
 //
 // Integers wrap on overflow. MIN and MAX of floating-point numbers give NaN if
 // either is NaN; of -0 and +0 they give the first. On bool, SUM, MAX and BOR
-// are OR; PRODUCT, MIN and BAND are AND; BXOR is XOR.
+// are OR; PRODUCT, MIN and BAND are AND; BXOR is XOR. Functions of the user are
+// not here: see rank_order.h.
 // A `count` is always a number of elements.
 class Reduction {
  public:
-  // False for the float8 types, for which there are no loops.
-  static bool Has(DataType type) { return !IsFloat8(type); }
+  // False for the float8 types and opaque elements, for which there are no
+  // loops.
+  static bool Has(DataType type) {
+    return !IsFloat8(type) && type != DataType::kOpaque;
+  }
 
   // Uses the widest instruction set of this CPU. Requires Has(type) and an
   // operation that is defined for the type (Validate in collective.h). The
@@ -115,13 +119,15 @@ class Reduction {
 
 Status NotReducible(absl::string_view backend, DataType type);
 
+Status NoFunctions(absl::string_view backend);
+
 // OK if Reduction has loops for the collective, or it does not reduce.
 // Otherwise kUnimplemented, with the name `backend`.
 inline Status CheckReducible(absl::string_view backend,
                              const Collective& collective) {
-  if (!IsReduction(collective.kind) || Reduction::Has(collective.data_type())) {
-    return OkStatus();
-  }
+  if (!IsReduction(collective.kind)) return OkStatus();
+  if (collective.reduce_op == ReduceOp::kUser) return NoFunctions(backend);
+  if (Reduction::Has(collective.data_type())) return OkStatus();
   return NotReducible(backend, collective.data_type());
 }
 

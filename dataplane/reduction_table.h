@@ -27,6 +27,9 @@ struct KernelsOfType {
   Reduce bit_and = nullptr;
   Reduce bit_or = nullptr;
   Reduce bit_xor = nullptr;
+  // On pairs of a value and an index.
+  Reduce min_location = nullptr;
+  Reduce max_location = nullptr;
   Divide divide = nullptr;
 
   // Floating point: out = elements x factor, and out = out + elements x factor.
@@ -51,6 +54,13 @@ struct KernelTable {
   KernelsOfType float32;
   KernelsOfType float64;
   KernelsOfType boolean;
+  KernelsOfType uint16;
+  KernelsOfType uint32;
+  KernelsOfType uint64;
+  KernelsOfType float32_int32;
+  KernelsOfType float64_int64;
+  KernelsOfType int32_int32;
+  KernelsOfType int64_int64;
 };
 
 // The same loops for several instruction sets. The AVX ones exist only on

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -38,13 +39,16 @@ struct TypeClass {
 const std::vector<TypeClass>& TypeClasses() {
   using enum DataType;
   static const auto* const kClasses = new std::vector<TypeClass>{
-      {"uint8, int8, int32, int64", {kUint8, kInt8, kInt32, kInt64}},
-      {"int16", {kInt16}},
+      {"uint8, int8, (u)int32, (u)int64",
+       {kUint8, kInt8, kInt32, kInt64, kUint32, kUint64}},
+      {"(u)int16", {kInt16, kUint16}},
       {"float16, bfloat16, float32, float64",
        {kFloat16, kBfloat16, kFloat32, kFloat64}},
       {"bool", {kBool}},
       {"complex64, complex128", {kComplex64, kComplex128}},
-      {"float8_e4m3fn, float8_e5m2", {kFloat8E4m3fn, kFloat8E5m2}}};
+      {"float8_e4m3fn, float8_e5m2", {kFloat8E4m3fn, kFloat8E5m2}},
+      {"pairs", {kFloat32Int32, kFloat64Int64, kInt32Int32, kInt64Int64}},
+      {"opaque", {kOpaque}}};
   return *kClasses;
 }
 
@@ -52,7 +56,7 @@ class Table {
  public:
   Table() {
     lines_.push_back("| verb | operation | backend | " + ClassNames() + " |");
-    lines_.push_back("|---|---|---|---|---|---|---|---|---|");
+    lines_.push_back("|---|---|---|---|---|---|---|---|---|---|---|");
   }
 
   // Adds the lines of `backend`, called `name` in the table, for tensors on
@@ -77,7 +81,7 @@ class Table {
       }
     }
     if (lines.size() == 1) {
-      lines[0].first = reduces ? "all reductions" : "all others";
+      lines[0].first = reduces ? "reductions" : "others";
     }
     for (const auto& [names, cells] : lines) {
       lines_.push_back(absl::StrCat(
@@ -110,6 +114,8 @@ class Table {
     for (const DataType type : types.types) {
       Sample sample(kind, {.world_size = 2, .data_type = type});
       sample.collective.reduce_op = op;
+      sample.collective.function =
+          ReduceFunction([](const void*, void*, size_t) {});
       Status status = Validate(sample.collective, 0, 2);
       Collective collective = sample.collective;
       for (auto* list : collective.lists()) {
@@ -119,7 +125,7 @@ class Table {
       }
       if (status.ok()) status = backend.Supports(collective);
       const std::string own =
-          status.ok() ? "yes" : ToLetter(status, kind, type);
+          status.ok() ? "yes" : ToLetter(status, kind, op, type);
       if (cell.empty()) cell = own;
       EXPECT_EQ(own, cell) << CollectiveKindName(kind) << " "
                            << DataTypeName(type);
@@ -127,15 +133,23 @@ class Table {
     return cell;
   }
 
-  std::string ToLetter(const Status& status, CollectiveKind kind,
+  std::string ToLetter(const Status& status, CollectiveKind kind, ReduceOp op,
                        DataType type) {
     const std::string text = absl::StrReplaceAll(
         status.message(),
-        {{absl::StrCat(": ", CollectiveKindName(kind)), ": VERB"},
+        {{"argument reduce_op: ", ""},
+         {absl::StrCat(CollectiveKindName(kind), " does not support ",
+                       ReduceOpName(op)),
+          "VERB does not support OPERATION"},
          {absl::StrCat("has no ", CollectiveKindName(kind)), "has no VERB"},
-         {absl::StrCat("got ", DataTypeName(type)), "got TYPE"},
-         {absl::StrCat("backend does not reduce ", DataTypeName(type)),
-          "backend does not reduce TYPE"}});
+         {absl::StrCat(", got ", DataTypeName(type), "[8]"), ""},
+         {absl::StrCat("ReduceOp.", absl::AsciiStrToUpper(ReduceOpName(op))),
+          "ReduceOp.OPERATION"},
+         {absl::StrCat(ReduceOpName(op), " does not reduce ",
+                       DataTypeName(type)),
+          "OPERATION does not reduce TYPE"},
+         {absl::StrCat("does not reduce ", DataTypeName(type)),
+          "does not reduce TYPE"}});
     for (const auto& [letter, error] : errors_) {
       if (error == text) return absl::StrCat("(", letter, ")");
     }
@@ -174,11 +188,12 @@ std::string MakeTable(const std::vector<Named>& backends) {
   return table.Text();
 }
 
-// Lines that are equal for both.
-constexpr char kGlooAndShm[] = "gloo, shm";
+// Lines that are equal for these.
+constexpr char kGlooAndShm[] = "CPU,cuda:gloo";
 
-std::string MakeTable(const Backend& backend) {
-  return MakeTable({{kGlooAndShm, &backend, {DeviceType::kCpu, 0}}});
+std::string MakeTable(const Backend& backend,
+                      DeviceType device = DeviceType::kCpu) {
+  return MakeTable({{kGlooAndShm, &backend, {device, 0}}});
 }
 
 // A fake CUDA. Backends keep a reference to it.
@@ -202,9 +217,9 @@ std::string Expected() {
   const auto shm = CreateBackend("shm", {.world_size = 1});
   EXPECT_EQ(MakeTable(**shm), MakeTable(**gloo));
   const auto staged = MakeStaging();
+  EXPECT_EQ(MakeTable(*staged, DeviceType::kCuda), MakeTable(**gloo));
   const auto nccl = MakeNccl();
   return MakeTable({{kGlooAndShm, gloo->get(), {DeviceType::kCpu, 0}},
-                    {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
                     {"nccl", nccl.get(), {DeviceType::kCuda, 0}}});
 }
 

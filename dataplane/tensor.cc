@@ -17,9 +17,9 @@ constexpr size_t ToIndex(DataType type) {
   return std::min<size_t>(static_cast<size_t>(type), kDataTypeCount);
 }
 
-// A complex number has the alignment of its parts.
+// A complex number and a pair have the alignment of their parts.
 constexpr std::array<size_t, kDataTypeCount + 1> kAlignments = {
-    1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 4, 8, 1, 1, 1};
+    1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 4, 8, 1, 1, 2, 4, 8, 1, 4, 8, 4, 8, 1};
 
 bool IsAligned(const void* data, DataType type) {
   return reinterpret_cast<uintptr_t>(data) % kAlignments[ToIndex(type)] == 0;
@@ -30,9 +30,12 @@ bool IsAligned(const void* data, DataType type) {
 const std::string& DataTypeName(DataType type) {
   // Never destroyed: threads may use the names while the process ends.
   static const auto& kNames = *new std::array<std::string, kDataTypeCount + 1>{
-      "uint8",     "int8",       "int16",         "int32",       "int64",
-      "float16",   "bfloat16",   "float32",       "float64",     "bool",
-      "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "no DataType"};
+      "uint8",         "int8",        "int16",         "int32",
+      "int64",         "float16",     "bfloat16",      "float32",
+      "float64",       "bool",        "complex64",     "complex128",
+      "float8_e4m3fn", "float8_e5m2", "uint16",        "uint32",
+      "uint64",        "opaque",      "float32_int32", "float64_int64",
+      "int32_int32",   "int64_int64", "no DataType"};
   return kNames[ToIndex(type)];
 }
 
@@ -51,9 +54,20 @@ std::string DeviceName(Device device) {
 
 Tensor::Tensor(void* data, DataType type, std::span<const int64_t> shape,
                Device device)
+    : Tensor(data, type, DataTypeBytes(type), shape, device) {}
+
+Tensor Tensor::Opaque(void* data, size_t element_bytes,
+                      std::span<const int64_t> shape, Device device) {
+  return Tensor(data, DataType::kOpaque,
+                element_bytes > UINT32_MAX ? 0 : element_bytes, shape, device);
+}
+
+Tensor::Tensor(void* data, DataType type, size_t element_bytes,
+               std::span<const int64_t> shape, Device device)
     : data_(data),
       data_type_(type),
       device_(device),
+      element_bytes_(static_cast<uint32_t>(element_bytes)),
       shape_(shape.begin(), shape.end()) {
   int64_t count = 1;
   int64_t bytes = 0;
@@ -61,11 +75,11 @@ Tensor::Tensor(void* data, DataType type, std::span<const int64_t> shape,
     shape_valid_ = shape_valid_ && dimension >= 0 &&
                    !__builtin_mul_overflow(count, dimension, &count);
   }
-  shape_valid_ = shape_valid_ &&
-                 !__builtin_mul_overflow(
-                     count, static_cast<int64_t>(DataTypeBytes(type)), &bytes);
+  shape_valid_ =
+      shape_valid_ && !__builtin_mul_overflow(
+                          count, static_cast<int64_t>(element_bytes), &bytes);
   if (shape_valid_) element_count_ = count;
-  is_valid_ = shape_valid_ &&
+  is_valid_ = shape_valid_ && element_bytes > 0 &&
               static_cast<size_t>(type) < size_t{kDataTypeCount} &&
               (count == 0 || (data != nullptr && IsAligned(data, type)));
 }
@@ -75,6 +89,11 @@ Status Tensor::WhyInvalid() const {
     return InvalidArgumentError(absl::StrCat("a tensor's data type is ",
                                              static_cast<int>(data_type()),
                                              ", which is no DataType"));
+  }
+  if (element_bytes_ == 0) {
+    return InvalidArgumentError(
+        "the size of a tensor's opaque element must be from 1 to 4294967295 "
+        "bytes");
   }
   if (!shape_valid_) {
     for (const int64_t dimension : shape_) {
@@ -98,6 +117,9 @@ Status Tensor::WhyInvalid() const {
 std::string Tensor::Describe() const {
   std::string text = absl::StrCat(DataTypeName(data_type()), "[",
                                   absl::StrJoin(shape_, ","), "]");
+  if (data_type() == DataType::kOpaque && element_bytes_ > 1) {
+    absl::StrAppend(&text, " of ", element_bytes_, " bytes");
+  }
   if (device().type != DeviceType::kCpu) {
     absl::StrAppend(&text, " on ", DeviceName(device()));
   }

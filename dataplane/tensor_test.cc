@@ -40,7 +40,15 @@ TEST(DataTypeTest, EveryTypeHasNameAndSize) {
       {DataType::kComplex64, "complex64", 8},
       {DataType::kComplex128, "complex128", 16},
       {DataType::kFloat8E4m3fn, "float8_e4m3fn", 1},
-      {DataType::kFloat8E5m2, "float8_e5m2", 1}};
+      {DataType::kFloat8E5m2, "float8_e5m2", 1},
+      {DataType::kUint16, "uint16", 2},
+      {DataType::kUint32, "uint32", 4},
+      {DataType::kUint64, "uint64", 8},
+      {DataType::kOpaque, "opaque", 1},
+      {DataType::kFloat32Int32, "float32_int32", 8},
+      {DataType::kFloat64Int64, "float64_int64", 16},
+      {DataType::kInt32Int32, "int32_int32", 8},
+      {DataType::kInt64Int64, "int64_int64", 16}};
   EXPECT_EQ(all.size(), static_cast<size_t>(kDataTypeCount));
   for (const Expected& expected : all) {
     EXPECT_EQ(std::string(DataTypeName(expected.type)), expected.name);
@@ -101,6 +109,33 @@ TEST(TensorTest, ValidateSaysWhatIsWrong) {
             "size of int32[9223372036854775807,2] does not fit into 63 bits");
   EXPECT_EQ(FindProblem(Tensor(values, {kMax / 2})),
             "size of int32[4611686018427387903] does not fit into 63 bits");
+}
+
+TEST(TensorTest, OpaqueElementsHaveTheirOwnSizeAndAnyAddress) {
+  char memory[64] = {};
+  const Tensor records = Tensor::Opaque(memory + 1, 12, {2, 2});
+  EXPECT_EQ(FindProblem(records), "");
+  EXPECT_EQ(records.Describe(), "opaque[2,2] of 12 bytes");
+  EXPECT_EQ(records.element_count(), 4);
+  EXPECT_EQ(records.element_bytes(), 12u);
+  EXPECT_EQ(records.bytes(), 48u);
+  EXPECT_EQ(Tensor(memory, DataType::kOpaque, {3}).Describe(), "opaque[3]");
+  const std::string bad =
+      "the size of a tensor's opaque element must be from 1 to 4294967295 "
+      "bytes";
+  EXPECT_EQ(FindProblem(Tensor::Opaque(memory, 0, {1})), bad);
+  EXPECT_EQ(FindProblem(Tensor::Opaque(memory, size_t{1} << 32, {1})), bad);
+  EXPECT_EQ(FindProblem(Tensor::Opaque(memory, 1 << 30, {int64_t{1} << 33})),
+            "size of opaque[8589934592] of 1073741824 bytes does not fit into "
+            "63 bits");
+}
+
+TEST(TensorTest, PairsAreElementsAlignedAsTheirParts) {
+  std::vector<ValueIndex<float, int32_t>> pairs(3);
+  EXPECT_EQ(Tensor(pairs).Describe(), "float32_int32[3]");
+  EXPECT_EQ(Tensor(pairs).bytes(), 24u);
+  int32_t parts[3] = {};
+  EXPECT_EQ(FindProblem(Tensor(parts + 1, DataType::kInt32Int32, {1})), "");
 }
 
 TEST(TensorTest, ComplexNumbersNeedTheAlignmentOfTheirParts) {

@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "dataplane/extents.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/collective.h"
@@ -71,6 +72,11 @@ Status CheckTensors(const Collective& collective) {
                        DataTypeName(first->data_type()), " and ",
                        DataTypeName(tensor.data_type()));
       }
+      if (tensor.element_bytes() != first->element_bytes()) {
+        return Invalid(At(list.name, i), "opaque elements of ",
+                       first->element_bytes(), " and of ",
+                       tensor.element_bytes(), " bytes");
+      }
       if (!(tensor.device() == first->device())) {
         return Invalid(At(list.name, i), "tensors on different devices: found ",
                        DeviceName(first->device()), " and ",
@@ -86,15 +92,55 @@ bool IsComplex(DataType type) {
 }
 
 bool IsIntegral(DataType type) {
-  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64) ||
-         type == DataType::kBool;
+  switch (type) {
+    case DataType::kUint8:
+    case DataType::kInt8:
+    case DataType::kInt16:
+    case DataType::kInt32:
+    case DataType::kInt64:
+    case DataType::kUint16:
+    case DataType::kUint32:
+    case DataType::kUint64:
+    case DataType::kBool:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Whether it is no pair, and not opaque.
+constexpr bool IsOneNumber(DataType type) { return type < DataType::kOpaque; }
+
+// Returns why a function of the user does not reduce the collective, or "".
+std::string WhyNotByFunction(const Collective& collective) {
+  if (!collective.function) return "no function given for user";
+  const size_t needed = collective.function.options().element_bytes;
+  const size_t given = collective.function_element_bytes();
+  if (needed == 0 || needed == given) return "";
+  return absl::StrCat("function ",
+                      base::Quote(collective.function.options().name),
+                      " is for elements of ", needed, " bytes, not of ", given);
 }
 
 // Returns why `op` is not defined for `type`, or "".
 std::string WhyNotReduced(const Collective& collective, DataType type) {
   const ReduceOp op = collective.reduce_op;
+  const bool finds = op == ReduceOp::kMinloc || op == ReduceOp::kMaxloc;
+  if (type == DataType::kOpaque && op < ReduceOp::kUser) {
+    return absl::StrCat(ReduceOpName(op),
+                        " does not reduce opaque elements, only a function of "
+                        "the user does");
+  }
+  if (op < ReduceOp::kUser && finds == IsOneNumber(type)) {
+    return absl::StrCat(ReduceOpName(op), " does not reduce ",
+                        DataTypeName(type),
+                        finds ? ", only pairs of a value and an index"
+                              : ", only minloc, maxloc and functions do");
+  }
   switch (op) {
     case ReduceOp::kSum:
+    case ReduceOp::kMinloc:
+    case ReduceOp::kMaxloc:
       return "";
     case ReduceOp::kAvg:
       if (type != DataType::kBool) return "";
@@ -116,12 +162,17 @@ std::string WhyNotReduced(const Collective& collective, DataType type) {
       return absl::StrCat("Cannot use ReduceOp.",
                           absl::AsciiStrToUpper(ReduceOpName(op)),
                           " with non-integral dtype");
+    case ReduceOp::kUser:
+      return WhyNotByFunction(collective);
   }
   return absl::StrCat("unknown value ", static_cast<int>(op));
 }
 
 Status CheckReduction(const Collective& collective) {
-  if (collective.reduce_op == ReduceOp::kSum) return OkStatus();
+  if (collective.reduce_op == ReduceOp::kSum &&
+      IsOneNumber(collective.data_type())) {
+    return OkStatus();
+  }
   const std::string why = WhyNotReduced(collective, collective.data_type());
   if (why.empty()) return OkStatus();
   return Invalid("reduce_op", why, ", got ",
@@ -424,10 +475,11 @@ Status CheckOverlap(const Collective& collective, int rank, int world_size) {
 bool IsPlain(const Collective& collective, int world_size) {
   const CollectiveTraits& traits = GetTraits(collective.kind);
   return traits.tensors == TensorList::kOne && collective.tensors.size() == 1 &&
-         collective.tensors[0].is_valid() && collective.inputs.empty() &&
-         collective.outputs.empty() && collective.reduce_op == ReduceOp::kSum &&
-         collective.root >= 0 && collective.root < world_size &&
-         collective.timeout.count() >= 0;
+         collective.tensors[0].is_valid() &&
+         IsOneNumber(collective.tensors[0].data_type()) &&
+         collective.inputs.empty() && collective.outputs.empty() &&
+         collective.reduce_op == ReduceOp::kSum && collective.root >= 0 &&
+         collective.root < world_size && collective.timeout.count() >= 0;
 }
 
 }  // namespace

@@ -113,15 +113,22 @@ TEST(ValidateTest, EveryOperationHasMeaningForTheTypesOfItsClass) {
     const bool complex =
         type == DataType::kComplex64 || type == DataType::kComplex128;
     const bool boolean = type == DataType::kBool;
-    const bool integral = boolean || i <= static_cast<int>(DataType::kInt64);
-    for (const ReduceOp op :
-         {kSum, kAvg, kMin, kMax, kProduct, kBand, kBor, kBxor, kPremulSum}) {
+    const bool integral = boolean || i <= static_cast<int>(DataType::kInt64) ||
+                          type == DataType::kUint16 ||
+                          type == DataType::kUint32 ||
+                          type == DataType::kUint64;
+    const bool pair = i > static_cast<int>(DataType::kOpaque);
+    for (const ReduceOp op : {kSum, kAvg, kMin, kMax, kProduct, kBand, kBor,
+                              kBxor, kPremulSum, kMinloc, kMaxloc}) {
       const bool bits = op == kBand || op == kBor || op == kBxor;
-      const bool expected = op == kSum         ? true
-                            : op == kAvg       ? !boolean
-                            : op == kPremulSum ? !integral
-                            : bits             ? integral
-                                               : !complex;
+      const bool finds = op == kMinloc || op == kMaxloc;
+      const bool expected = pair || finds               ? pair && finds
+                            : type == DataType::kOpaque ? false
+                            : op == kSum                ? true
+                            : op == kAvg                ? !boolean
+                            : op == kPremulSum          ? !integral
+                            : bits                      ? integral
+                                                        : !complex;
       double memory[2];
       EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
                              .tensors = {Tensor(memory, type, {1})},
@@ -131,6 +138,59 @@ TEST(ValidateTest, EveryOperationHasMeaningForTheTypesOfItsClass) {
           << ReduceOpName(op) << " of " << DataTypeName(type);
     }
   }
+}
+
+TEST(ValidateTest, OpaqueElementsAndPairsAreReducedByTheirOperationsAlone) {
+  char memory[24] = {};
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor::Opaque(memory, 12, {2})}}),
+            "argument reduce_op: sum does not reduce opaque elements, only a "
+            "function of the user does, got opaque[2] of 12 bytes");
+  int32_t pairs[2] = {};
+  const Tensor pair(pairs, DataType::kInt32Int32, {1});
+  EXPECT_EQ(
+      FindProblem({.kind = CollectiveKind::kAllReduce, .tensors = {pair}}),
+      "argument reduce_op: sum does not reduce int32_int32, only minloc, "
+      "maxloc "
+      "and functions do, got int32_int32[1]");
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(pairs, {2})},
+                         .reduce_op = ReduceOp::kMaxloc}),
+            "argument reduce_op: maxloc does not reduce int32, only pairs of a "
+            "value and an index, got int32[2]");
+}
+
+TEST(ValidateTest, AFunctionFitsTheElements) {
+  char memory[24] = {};
+  Collective reduce = {.kind = CollectiveKind::kAllReduce,
+                       .tensors = {Tensor::Opaque(memory, 12, {2})},
+                       .reduce_op = ReduceOp::kUser};
+  EXPECT_EQ(FindProblem(reduce),
+            "argument reduce_op: no function given for user, got opaque[2] of "
+            "12 bytes");
+  const auto nothing = [](const void*, void*, size_t) {};
+  reduce.function = ReduceFunction(nothing);
+  EXPECT_EQ(FindProblem(reduce), "");
+  reduce.function = ReduceFunction(nothing, {.element_bytes = 12});
+  EXPECT_EQ(FindProblem(reduce), "");
+  // As the communicator passes it on.
+  OpaqueToBytes(reduce);
+  EXPECT_EQ(reduce.Describe(), "all_reduce #0 opaque[2,12] user");
+  EXPECT_EQ(FindProblem(reduce), "");
+  reduce.function =
+      ReduceFunction(nothing, {.element_bytes = 8, .name = "merge"});
+  EXPECT_EQ(
+      FindProblem(reduce),
+      "argument reduce_op: function \"merge\" is for elements of 8 bytes, "
+      "not of 12, got opaque[2,12]");
+}
+
+TEST(ValidateTest, OpaqueElementsOfACollectiveHaveOneSize) {
+  char memory[48] = {};
+  EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllGatherIntoTensor,
+                         .inputs = {Tensor::Opaque(memory, 4, {1})},
+                         .outputs = {Tensor::Opaque(memory + 8, 8, {2})}}),
+            "argument outputs[0]: opaque elements of 4 and of 8 bytes");
 }
 
 class ValidateListsTest : public ::testing::Test {

@@ -207,9 +207,26 @@ Work GroupState::Run(dataplane::Collective&& collective, bool async_op) {
   if (async_op || !is_member() || collective.cuda_device() >= 0) {
     return StartCopy(std::move(collective), async_op);
   }
+  // The communicator changes opaque tensors to bytes.
+  dataplane::Collective::Tensors opaque;
+  if (collective.data_type() == dataplane::DataType::kOpaque) {
+    opaque = collective.written();
+  }
   const Status status = LiveCommunicator().Run(collective);
   ThrowUnlessOk(status, collective.started, collective.timeout, &collective);
-  return Work(continuations_->number(), collective.written());
+  return Work(continuations_->number(),
+              opaque.empty() ? collective.written() : opaque);
+}
+
+void GroupState::Refuse(dataplane::Collective&& collective, const Status& why,
+                        bool is_prepared) {
+  const std::string kind = CollectiveKindName(collective.kind);
+  if (!is_prepared) {
+    ThrowFailure(LiveCommunicator().Refuse(std::move(collective), why));
+  }
+  ThrowFailure(Status(
+      why.code(), absl::StrCat(kind, " on group ", base::Quote(options_.name),
+                               ": ", why.message())));
 }
 
 PreparedCollective GroupState::Prepare(dataplane::Collective&& collective) {

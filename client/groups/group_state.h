@@ -88,6 +88,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // As PreparedCollective::Run and Start.
   void Run(dataplane::PreparedCollective& prepared);
   Work Start(const std::shared_ptr<dataplane::PreparedCollective>& prepared);
+  // Throws the error of a `collective` whose arguments are bad (`why`). Unless
+  // it is to be prepared, it uses up a number.
+  [[noreturn]] void Refuse(dataplane::Collective&& collective,
+                           const Status& why, bool is_prepared);
   // Runs several collectives as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);

@@ -78,8 +78,11 @@ Cut MakeCut(const Collective& alike, int world_size, size_t chunk_bytes) {
   }
   const size_t tensors =
       alike.tensors.empty() ? static_cast<size_t>(world_size) + 1 : 1;
-  const size_t elements = std::max<size_t>(
+  size_t elements = std::max<size_t>(
       chunk_bytes / (DataTypeBytes(alike.data_type()) * tensors), 1);
+  if (const size_t whole = alike.opaque_bytes; whole > 0) {
+    elements = std::max(elements - elements % whole, whole);
+  }
   return {.chunks = ChunksFor(longest, elements), .elements = elements};
 }
 

@@ -109,12 +109,18 @@ class MpiBackend : public Backend {
                          list->front().Describe()));
       }
     }
-    Status status = CheckReducible("mpi", collective);
+    const bool is_by_user =
+        IsReduction(collective.kind) && collective.reduce_op == ReduceOp::kUser;
+    Status status = is_by_user ? OkStatus() : CheckReducible("mpi", collective);
     if (!status.ok()) return status;
+    // Each rank gets all operands.
+    const size_t most_bytes =
+        is_by_user ? INT_MAX / static_cast<size_t>(options_.world_size)
+                   : INT_MAX / 2;
     // MPI counts in int, and accumulators may be twice as large as elements.
-    if (collective.bytes() > INT_MAX / 2) {
+    if (collective.bytes() > most_bytes) {
       return UnimplementedError(
-          absl::StrCat("the mpi backend takes tensors of at most ", INT_MAX / 2,
+          absl::StrCat("the mpi backend takes tensors of at most ", most_bytes,
                        " bytes together, got ", collective.bytes()));
     }
     if (IsPointToPoint(collective.kind) && collective.tag > TagMax()) {

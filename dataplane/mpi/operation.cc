@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "dataplane/culprit.h"
 #include "dataplane/failed_call.h"
 #include "dataplane/mpi/mpi_reduction.h"
 
@@ -18,8 +19,10 @@ Operation::Operation(const Collective& collective,
       work_(std::move(work)),
       rank_(rank),
       world_size_(world_size),
+      is_by_user_(IsReduction(collective.kind) &&
+                  collective.reduce_op == ReduceOp::kUser),
       reduction_(
-          IsReduction(collective.kind)
+          IsReduction(collective.kind) && !is_by_user_
               ? &Reduction::Of(collective.data_type(), collective.reduce_op)
               : nullptr) {}
 
@@ -116,6 +119,30 @@ Operation::KindFunction Operation::FindFunction(CollectiveKind kind) {
   }
 }
 
+Operation::KindFunction Operation::FindUserFunction(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Iallgather(o.out(), o.out_.total, MPI_BYTE,
+                              o.operands_.of(0), o.out_.total, MPI_BYTE, comm,
+                              &o.request_);
+      };
+    case CollectiveKind::kReduce:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Igather(o.out(), o.out_.total, MPI_BYTE, o.operands_.of(0),
+                           o.out_.total, MPI_BYTE, o.collective_.root, comm,
+                           &o.request_);
+      };
+    default:
+      return [](Operation& o, MPI_Comm comm) {
+        return MPI_Ialltoallv(o.out(), o.out_.counts.data(),
+                              o.out_.starts.data(), MPI_BYTE, o.operands_.of(0),
+                              o.in_.counts.data(), o.in_.starts.data(),
+                              MPI_BYTE, comm, &o.request_);
+      };
+  }
+}
+
 MPI_Datatype Operation::type() const {
   return AccumulatorType(collective_.data_type(), collective_.reduce_op);
 }
@@ -154,9 +181,51 @@ void Operation::CopyOut(const Collective::Tensors& tensors) {
 }
 
 void Operation::Begin(const Comms& comms) {
+  if (is_by_user_) {
+    PrepareUserReduction();
+    code_ = FindUserFunction(collective_.kind)(*this, comms.collectives);
+    return;
+  }
   reduction_ != nullptr ? PrepareReduction() : PrepareMovement();
   code_ = FindFunction(collective_.kind)(
       *this, is_message() ? comms.messages : comms.collectives);
+}
+
+void Operation::PrepareUserReduction() {
+  CopyIn(collective_.read());
+  results_ = collective_.written();
+  if (!collective_.tensors.empty() && !collective_.WritesInPlace(rank_)) {
+    results_.clear();
+  }
+  const size_t bytes = DataTypeBytes(collective_.data_type());
+  out_ =
+      ComputeLayout(PartCounts(collective_.read(), {},
+                               collective_.tensors.empty() ? world_size_ : 1),
+                    bytes);
+  if (results_.empty()) return;
+  const size_t element_bytes = collective_.function_element_bytes();
+  operands_.Reset(world_size_, results_[0].bytes() / element_bytes,
+                  element_bytes);
+  in_ = ComputeLayout(
+      std::vector<int64_t>(static_cast<size_t>(world_size_),
+                           static_cast<int64_t>(results_[0].bytes())),
+      /*units=*/1);
+}
+
+Status Operation::CombineByUser() {
+  if (results_.empty()) return OkStatus();
+  const auto result = operands_.Combine(collective_.function, rank_);
+  if (!result.ok()) {
+    Status status(
+        result.status().code(),
+        absl::StrCat(collective_.Label(), ": ", result.status().message()));
+    SetCulpritRank(status, rank_);
+    return status;
+  }
+  if (results_[0].bytes() > 0) {
+    memcpy(results_[0].data(), *result, results_[0].bytes());
+  }
+  return OkStatus();
 }
 
 void Operation::PrepareReduction() {
@@ -205,9 +274,12 @@ bool Operation::Ask() {
   } else if (collective_.kind == CollectiveKind::kRecv) {
     status = CheckReceived(received);
   }
-  if (status.ok()) {
+  if (status.ok() && is_by_user_) {
+    status = CombineByUser();
+  } else if (status.ok()) {
     CopyOut(results_);
-  } else {
+  }
+  if (!status.ok()) {
     SetFailedCall(status, FailedCall::Of(collective_));
   }
   work_->Complete(status);

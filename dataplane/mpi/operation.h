@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dataplane/rank_order.h"
 #include "dataplane/reduction.h"
 #include "muster/base/clock.h"
 #include "muster/base/status.h"
@@ -61,6 +62,9 @@ class Operation {
   using KindFunction = int (*)(Operation& operation, MPI_Comm comm);
   // Null if MPI does not support the kind.
   static KindFunction FindFunction(CollectiveKind kind);
+  // The function that brings the operands of a reduction by a function of the
+  // user.
+  static KindFunction FindUserFunction(CollectiveKind kind);
 
   // The layout of parts with these counts of elements, one after the other.
   // `units`: how many units an element has, one or its bytes.
@@ -77,6 +81,7 @@ class Operation {
   MPI_Op op() const;
 
   void PrepareReduction();
+  void PrepareUserReduction();
   void PrepareMovement();
   // Copy tensors to the outgoing buffer, and from the incoming one. The buffers
   // hold accumulators if the collective reduces. The tensors are contiguous
@@ -84,12 +89,19 @@ class Operation {
   void CopyIn(const Collective::Tensors& tensors);
   void CopyOut(const Collective::Tensors& tensors);
   Status CheckReceived(const MPI_Status& status);
+  // Combines the operands and writes the result.
+  Status CombineByUser();
 
   const Collective collective_;
   const std::shared_ptr<PromisedWork> work_;
   const int rank_;
   const int world_size_;
-  const Reduction* const reduction_;  // null if it does not reduce
+  // Whether it reduces by a function of the user. MPI then moves the ranks'
+  // operands to `operands_`.
+  const bool is_by_user_;
+  // Null unless it reduces by our loops.
+  const Reduction* const reduction_;
+  RankOrderOperands operands_;
 
   std::vector<char> outgoing_;
   std::vector<char> incoming_;

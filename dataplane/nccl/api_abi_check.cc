@@ -39,7 +39,8 @@ MUSTER_SAME(Recv);
 
 static_assert(kSuccess == ncclSuccess);
 static_assert(kInProgress == ncclInProgress);
-static_assert(kInt8 == ncclInt8 && kUint8 == ncclUint8 && kInt32 == ncclInt32 &&
+static_assert(kUint32 == ncclUint32 && kUint64 == ncclUint64 &&
+              kInt8 == ncclInt8 && kUint8 == ncclUint8 && kInt32 == ncclInt32 &&
               kInt64 == ncclInt64 && kFloat16 == ncclFloat16 &&
               kFloat32 == ncclFloat32 && kFloat64 == ncclFloat64 &&
               kBfloat16 == ncclBfloat16);

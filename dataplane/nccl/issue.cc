@@ -60,6 +60,20 @@ Unit GetUnit(dataplane::DataType type, bool reduces) {
       return {reduces ? kFloat8e4m3 : kUint8, 1};
     case dataplane::DataType::kFloat8E5m2:
       return {reduces ? kFloat8e5m2 : kUint8, 1};
+    case dataplane::DataType::kUint16:
+      return {kUint8, 2};
+    case dataplane::DataType::kUint32:
+      return {kUint32, 1};
+    case dataplane::DataType::kUint64:
+      return {kUint64, 1};
+    case dataplane::DataType::kOpaque:
+      return {kUint8, 1};
+    case dataplane::DataType::kFloat32Int32:
+    case dataplane::DataType::kInt32Int32:
+      return {kUint8, 8};
+    case dataplane::DataType::kFloat64Int64:
+    case dataplane::DataType::kInt64Int64:
+      return {kUint8, 16};
   }
   return {};
 }
@@ -87,6 +101,9 @@ RedOp ToRedOp(ReduceOp op, dataplane::DataType type) {
       return kAvg;
     case ReduceOp::kBxor:
     case ReduceOp::kPremulSum:
+    case ReduceOp::kMinloc:
+    case ReduceOp::kMaxloc:
+    case ReduceOp::kUser:
       break;
   }
   return kSum;
@@ -520,9 +537,15 @@ Status CheckSupported(const Platform& platform, const Collective& collective,
   }
   if (!IsReduction(collective.kind)) return OkStatus();
   const dataplane::DataType type = collective.data_type();
-  if (type == dataplane::DataType::kInt16) {
+  if (collective.reduce_op == ReduceOp::kUser) {
+    return dataplane::NoFunctions("nccl");
+  }
+  if (type == dataplane::DataType::kInt16 ||
+      type == dataplane::DataType::kUint16 ||
+      type > dataplane::DataType::kOpaque) {
     return UnimplementedError(
-        "NCCL does not reduce int16: Input tensor data type is not supported");
+        absl::StrCat("NCCL does not reduce ", DataTypeName(type),
+                     ": Input tensor data type is not supported"));
   }
   if (IsFloat8(type)) {
     Status status = CheckFloat8(platform, collective, device, world_size);

@@ -24,7 +24,13 @@ std::string FormatShapes(const Collective::Tensors& tensors) {
 
 }  // namespace
 
-Fingerprint MakeFingerprint(const Collective& collective, int world_size) {
+Fingerprint MakeFingerprint(const Collective& given, int world_size) {
+  // As the communicator passes it on, so that all callers get the same.
+  std::optional<Collective> of_bytes;
+  if (given.data_type() == DataType::kOpaque) {
+    OpaqueToBytes(of_bytes.emplace(given));
+  }
+  const Collective& collective = of_bytes.has_value() ? *of_bytes : given;
   Fingerprint print;
   print.description = collective.Describe();
   auto& common = print.common;
@@ -41,6 +47,10 @@ Fingerprint MakeFingerprint(const Collective& collective, int world_size) {
   }
   if (IsReduction(collective.kind)) {
     common["reduce op"] = std::string(ReduceOpName(collective.reduce_op));
+    if (collective.reduce_op == ReduceOp::kUser) {
+      common["commutative"] =
+          collective.function.options().is_commutative ? "yes" : "no";
+    }
   }
   if (IsRooted(collective.kind)) common["root"] = absl::StrCat(collective.root);
   if (IsAllToAll(collective.kind)) {

@@ -35,9 +35,12 @@ int64_t Nanoseconds(auto since_epoch) {
 // The names in c10.
 absl::string_view ScalarTypeName(DataType type) {
   static constexpr std::array<absl::string_view, kDataTypeCount> kNames = {
-      "Byte",         "Char",          "Short",         "Int",        "Long",
-      "Half",         "BFloat16",      "Float",         "Double",     "Bool",
-      "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
+      "Byte",          "Char",        "Short",        "Int",
+      "Long",          "Half",        "BFloat16",     "Float",
+      "Double",        "Bool",        "ComplexFloat", "ComplexDouble",
+      "Float8_e4m3fn", "Float8_e5m2", "UInt16",       "UInt32",
+      "UInt64",        "Opaque",      "FloatInt",     "DoubleLong",
+      "IntInt",        "LongLong"};
   return kNames.at(static_cast<size_t>(type));
 }
 

@@ -37,7 +37,8 @@ inline const std::vector<DataType> kDataTypes = {
     DataType::kUint8,    DataType::kInt8,      DataType::kInt16,
     DataType::kInt32,    DataType::kInt64,     DataType::kFloat16,
     DataType::kBfloat16, DataType::kFloat32,   DataType::kFloat64,
-    DataType::kBool,     DataType::kComplex64, DataType::kComplex128};
+    DataType::kBool,     DataType::kComplex64, DataType::kComplex128,
+    DataType::kUint16,   DataType::kUint32,    DataType::kUint64};
 
 // Not every backend reduces these.
 inline const std::vector<DataType> kFloat8Types = {DataType::kFloat8E4m3fn,

@@ -71,6 +71,19 @@ void WithElementType(DataType type, Body&& body) {
       return body(Float8E4m3fn{});
     case DataType::kFloat8E5m2:
       return body(Float8E5m2{});
+    case DataType::kUint16:
+      return body(uint16_t{});
+    case DataType::kUint32:
+      return body(uint32_t{});
+    case DataType::kUint64:
+      return body(uint64_t{});
+    case DataType::kOpaque:
+    case DataType::kFloat32Int32:
+    case DataType::kFloat64Int64:
+    case DataType::kInt32Int32:
+    case DataType::kInt64Int64:
+      // See user_reduction_conformance.cc.
+      return;
   }
 }
 
@@ -141,6 +154,8 @@ template <typename T>
 auto Exact(T value) {
   if constexpr (kIsNarrow<T>) {
     return static_cast<float>(value);
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
+    return value;
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<int64_t>(value);
   } else {

@@ -76,12 +76,15 @@ double Time(Trial& trial, int calls, const BenchOptions& options) {
 }
 
 // NCCL multiplies each rank's input by 1 / n and then rounds. Integers are
-// exact; float8 types are rounded on every rank.
+// exact; float8 types are rounded on every rank,
+// as by the function of the user.
 int ComputeUlps(const Case& measured, const BenchOptions& options,
                 int world_size) {
-  return options.device == DeviceType::kCuda && options.backend != "gloo" &&
-                 (measured.reduce_op == ReduceOp::kAvg ||
-                  IsFloat8(measured.data_type))
+  const bool is_float8 = IsFloat8(measured.data_type);
+  const bool is_by_nccl =
+      options.device == DeviceType::kCuda && options.backend != "gloo";
+  return (is_by_nccl && (measured.reduce_op == ReduceOp::kAvg || is_float8)) ||
+                 (is_float8 && measured.reduce_op == ReduceOp::kUser)
              ? world_size + 1
              : 0;
 }

@@ -15,9 +15,9 @@ LIMIT_S = 120
 FIELDS = {"op", "backend", "device", "algorithm", "ranks", "datatype", "redop",
           "bytes", "in_place", "time_us", "algbw_gbps", "busbw_gbps", "wrong"}
 ALL = ["all_reduce", "broadcast", "reduce", "all_gather",
-       "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
-       "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "sendrecv",
-       "barrier"]
+       "all_gather_into_tensor", "all_gather_v", "gather", "scatter",
+       "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_v",
+       "all_to_all", "all_to_all_single", "sendrecv", "barrier"]
 # A fake CUDA runtime and NCCL, with two devices.
 DEVICES = {name: os.path.abspath(HOST_DEVICES)
            for name in ("MUSTER_CUDA_LIBRARY", "MUSTER_NCCL_LIBRARY")}
@@ -66,7 +66,8 @@ class BenchTest(unittest.TestCase):
              if row["bytes"] in (0, 256 * 1024)},
             {"all_reduce": "pairwise", "broadcast": "tree",
              "reduce": "pairwise", "all_gather": "direct",
-             "all_gather_into_tensor": "direct", "gather": "direct",
+             "all_gather_into_tensor": "direct", "all_gather_v": "direct",
+             "reduce_scatter_v": "pairwise", "gather": "direct",
              "scatter": "direct", "reduce_scatter": "pairwise",
              "reduce_scatter_tensor": "pairwise", "all_to_all": "direct",
              "all_to_all_single": "direct", "sendrecv": "",
@@ -107,14 +108,14 @@ class BenchTest(unittest.TestCase):
                             *QUICK)
         # dataplane/README.md says which of the pairs exist.
         self.assertEqual({row["wrong"] for row in rows}, {0})
-        self.assertEqual(len({row["datatype"] for row in rows}), 12)
-        self.assertEqual(len({row["redop"] for row in rows}), 9)
+        self.assertEqual(len({row["datatype"] for row in rows}), 22)
+        self.assertEqual(len({row["redop"] for row in rows}), 12)
 
     def test_prepared_collectives_are_right(self):
         names = ["all_reduce", "broadcast", "reduce", "all_gather",
-                 "all_gather_into_tensor", "gather", "scatter",
-                 "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
-                 "all_to_all_single", "barrier"]
+                 "all_gather_into_tensor", "all_gather_v", "gather", "scatter",
+                 "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_v",
+                 "all_to_all", "all_to_all_single", "barrier"]
         for backend in ("shm", "gloo"):
             rows = self.figures(BENCH, *names, "--nproc=3", "--prepared=1",
                                 "--minbytes=1K", "--maxbytes=64K",

@@ -32,6 +32,10 @@ ReduceOptions ToReduceOptions(const ReductionOptions& options) {
   return {.op = options.op, .factor = options.factor};
 }
 
+ReduceScatterVOptions ToReduceScatterVOptions(const ReductionOptions& options) {
+  return {.op = options.op, .factor = options.factor};
+}
+
 constexpr Operation kOperations[] = {
     {.name = "all_reduce",
      .flow = Flow::kInPlace,
@@ -99,6 +103,19 @@ constexpr Operation kOperations[] = {
            return WorldGroup()->PrepareAllGatherIntoTensor(a.output.all,
                                                            a.input.one);
          }},
+    {.name = "all_gather_v",
+     .flow = Flow::kGather,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(AllGatherVOptions(), [&a](const auto& options) {
+             return AllGatherV(a.output.all, a.input.one, a.counts, options);
+           });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareAllGatherV(a.output.all, a.input.one,
+                                                  a.counts);
+         }},
     {.name = "gather",
      .flow = Flow::kGather,
      .has_root = true,
@@ -154,6 +171,23 @@ constexpr Operation kOperations[] = {
          [](const CallArguments& a) {
            return WorldGroup()->PrepareReduceScatterTensor(
                a.output.one, a.input.all, a.reduction);
+         }},
+    {.name = "reduce_scatter_v",
+     .flow = Flow::kScatter,
+     .reduces = true,
+     .make_calls =
+         [](const CallArguments& a) {
+           return With(ToReduceScatterVOptions(a.reduction),
+                       [&a](const auto& options) {
+                         return ReduceScatterV(a.output.one, a.input.all,
+                                               a.counts, options);
+                       });
+         },
+     .prepare =
+         [](const CallArguments& a) {
+           return WorldGroup()->PrepareReduceScatterV(
+               a.output.one, a.input.all, a.counts,
+               ToReduceScatterVOptions(a.reduction));
          }},
     {.name = "all_to_all",
      .flow = Flow::kExchange,
@@ -218,6 +252,14 @@ constexpr TypeName kTypes[] = {
     {"float8_e4m3fn", DataType::kFloat8E4m3fn},
     {"f8e5m2", DataType::kFloat8E5m2},
     {"float8_e5m2", DataType::kFloat8E5m2},
+    {"uint16", DataType::kUint16},
+    {"uint32", DataType::kUint32},
+    {"uint64", DataType::kUint64},
+    {"opaque", DataType::kOpaque},
+    {"float32_int32", DataType::kFloat32Int32},
+    {"float64_int64", DataType::kFloat64Int64},
+    {"int32_int32", DataType::kInt32Int32},
+    {"int64_int64", DataType::kInt64Int64},
 };
 
 struct OpName {
@@ -237,6 +279,9 @@ constexpr OpName kOps[] = {
     {"bxor", ReduceOp::kBxor},
     {"mulsum", ReduceOp::kPremulSum},
     {"premul_sum", ReduceOp::kPremulSum},
+    {"minloc", ReduceOp::kMinloc},
+    {"maxloc", ReduceOp::kMaxloc},
+    {"user", ReduceOp::kUser},
 };
 
 // The number of parts of the larger of a rank's two tensors.
@@ -360,7 +405,11 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
   MakeTensors(output, operation.is_cut() && (both || &smaller != &output));
   arguments_.root = measured.root;
   arguments_.is_root = rank == measured.root;
-  arguments_.reduction.op = measured.reduce_op;
+  arguments_.counts.assign(static_cast<size_t>(world_size),
+                           static_cast<int64_t>(measured.count));
+  arguments_.reduction.op = measured.reduce_op == ReduceOp::kUser
+                                ? MakeSumFunction(measured.data_type)
+                                : ReduceOperator(measured.reduce_op);
   if (measured.reduce_op == ReduceOp::kPremulSum) {
     arguments_.reduction.factor = GetFactor(rank);
   }

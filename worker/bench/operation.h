@@ -36,6 +36,8 @@ struct CallArguments {
   // In the form that calls take: making one for each call takes time.
   std::optional<int> root = 0;
   ReductionOptions reduction = {};
+  // The sizes of the ranks' parts, all equal.
+  std::vector<int64_t> counts = {};
 };
 
 // Calls a verb `calls` times, at least once, and returns the last Work.

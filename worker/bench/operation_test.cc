@@ -85,6 +85,32 @@ TEST(PatternTest, ReducesAsTheOperationSays) {
   EXPECT_EQ(reduced(ReduceOp::kMax), 4);
   EXPECT_EQ(reduced(ReduceOp::kBor), 5);
   EXPECT_EQ(reduced(ReduceOp::kBand), 0);
+  EXPECT_EQ(reduced(ReduceOp::kUser), 5);
+}
+
+TEST(PatternTest, PairsHaveTheRankAsIndex) {
+  using Pair = ValueIndex<float, int32_t>;
+  const auto reduced = [](ReduceOp op) {
+    Pair pair = {};
+    Pattern::Reduced(DataType::kFloat32Int32, op, 2)
+        .Fill(reinterpret_cast<std::byte*>(&pair), 1);
+    return pair;
+  };
+  EXPECT_EQ(reduced(ReduceOp::kMinloc), (Pair{1, 0}));
+  EXPECT_EQ(reduced(ReduceOp::kMaxloc), (Pair{4, 1}));
+}
+
+TEST(PatternTest, TheFunctionOfEveryTypeSums) {
+  for (const DataType type : AllDataTypes()) {
+    alignas(16) std::byte a[16] = {};
+    alignas(16) std::byte b[16] = {};
+    Pattern::Input(type, ReduceOp::kUser, 0).Fill(a, 1);
+    const Pattern second = Pattern::Input(type, ReduceOp::kUser, 1);
+    second.Fill(b, 1);
+    MakeSumFunction(type)(a, b, 1);
+    EXPECT_EQ(Pattern::Reduced(type, ReduceOp::kUser, 2).CountWrong(b, 1), 0)
+        << static_cast<int>(type);
+  }
 }
 
 Case MakeCase(const char* name, size_t count) {

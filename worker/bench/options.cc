@@ -151,14 +151,15 @@ base::Options Table(BenchOptions& options) {
        List("float", &FindDataType, AllDataTypes(), &options.data_types,
             &options.all_types),
        "int8, uint8, int16, int32, int64, half, bfloat16, float, double, bool, "
-       "complex64, complex128, f8e4m3, f8e5m2, some of them with commas, or "
-       "all",
+       "complex64, complex128, f8e4m3, f8e5m2, uint16, uint32, uint64, opaque, "
+       "float32_int32, float64_int64, int32_int32, int64_int64, some of them "
+       "with commas, or all",
        'd'},
       {"redop", "OPS",
        List("sum", &FindReduceOp, AllReduceOps(), &options.reduce_ops,
             &options.all_ops),
-       "sum, avg, prod, min, max, band, bor, bxor, mulsum, some of them with "
-       "commas, or all",
+       "sum, avg, prod, min, max, band, bor, bxor, mulsum, minloc, maxloc, "
+       "user (a sum by a function), some of them with commas, or all",
        'o', "op"},
       {"root", "RANK|all",
        OptionValue("0", std::bind_front(ReadRoot, &options)),

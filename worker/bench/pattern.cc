@@ -47,7 +47,7 @@ bool ReducedFlag(ReduceOp op, int world_size, size_t index) {
     if (op == ReduceOp::kBxor) {
       result ^= other;
     } else if (op == ReduceOp::kSum || op == ReduceOp::kMax ||
-               op == ReduceOp::kBor) {
+               op == ReduceOp::kBor || op == ReduceOp::kUser) {
       result |= other;
     } else {
       result &= other;
@@ -145,6 +145,74 @@ void WithNumberType(DataType type, Body&& body) {
       return body(Float8<DataType::kFloat8E4m3fn, 4>{}, false);
     case DataType::kFloat8E5m2:
       return body(Float8<DataType::kFloat8E5m2, 3>{}, false);
+    case DataType::kUint16:
+      return body(uint16_t{}, false);
+    case DataType::kUint32:
+      return body(uint32_t{}, false);
+    case DataType::kUint64:
+      return body(uint64_t{}, false);
+    case DataType::kOpaque:
+      return body(uint8_t{}, false);
+    case DataType::kFloat32Int32:
+    case DataType::kFloat64Int64:
+    case DataType::kInt32Int32:
+    case DataType::kInt64Int64:
+      // WithPairType has these.
+      return;
+  }
+}
+
+// As WithNumberType, for pairs of a value and an index.
+template <typename Body>
+void WithPairType(DataType type, Body&& body) {
+  switch (type) {
+    case DataType::kFloat32Int32:
+      return body(ValueIndex<float, int32_t>{});
+    case DataType::kFloat64Int64:
+      return body(ValueIndex<double, int64_t>{});
+    case DataType::kInt32Int32:
+      return body(ValueIndex<int32_t, int32_t>{});
+    case DataType::kInt64Int64:
+      return body(ValueIndex<int64_t, int64_t>{});
+    default:
+      return;
+  }
+}
+
+// The pair of rank `rank`, whose index is the rank.
+template <typename Pair>
+Pair InputPair(ReduceOp op, int rank, size_t index) {
+  return {static_cast<decltype(Pair::value)>(InputNumber(op, rank, index)),
+          rank};
+}
+
+// By kUser: the sum of the values, and of the indices.
+template <typename Pair>
+Pair ReducedPair(ReduceOp op, int world_size, size_t index) {
+  Pair result = InputPair<Pair>(op, 0, index);
+  for (int rank = 1; rank < world_size; ++rank) {
+    const Pair other = InputPair<Pair>(op, rank, index);
+    if (op == ReduceOp::kUser) {
+      result.value += other.value;
+      result.index += other.index;
+    } else if (op == ReduceOp::kMinloc ? other.value < result.value
+                                       : other.value > result.value) {
+      result = other;
+    }
+  }
+  return result;
+}
+
+template <typename T>
+T Sum(T a, T b) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return a || b;
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  } else if constexpr (sizeof(T) < sizeof(float)) {
+    return static_cast<T>(static_cast<float>(a) + static_cast<float>(b));
+  } else {
+    return a + b;
   }
 }
 
@@ -157,6 +225,30 @@ double ToNumber(T value) {
 }
 
 }  // namespace
+
+ReduceFunction MakeSumFunction(DataType type) {
+  ReduceFunction function;
+  WithNumberType(type, [&](auto zero, bool is_pair) {
+    using T = decltype(zero);
+    const size_t numbers = is_pair ? 2 : 1;
+    function = ReduceFunction(
+        [numbers](const void* in, void* inout, size_t count) {
+          const T* const a = static_cast<const T*>(in);
+          T* const b = static_cast<T*>(inout);
+          for (size_t i = 0; i < numbers * count; ++i) b[i] = Sum(a[i], b[i]);
+        },
+        {.name = "sum"});
+  });
+  WithPairType(type, [&](auto zero) {
+    using Pair = decltype(zero);
+    function = ReduceFunction::ForElements<Pair>(
+        [](Pair a, Pair b) {
+          return Pair{a.value + b.value, a.index + b.index};
+        },
+        {.name = "sum"});
+  });
+  return function;
+}
 
 double GetFactor(int rank) { return rank % 2 == 0 ? 2 : 0.5; }
 
@@ -188,6 +280,11 @@ Pattern Pattern::Input(DataType type, ReduceOp op, int rank) {
       }
     }
   });
+  WithPairType(type, [&](auto zero) {
+    for (size_t i = 0; i < kPeriod; ++i) {
+      Store(pattern.bytes_, i, InputPair<decltype(zero)>(op, rank, i));
+    }
+  });
   return pattern;
 }
 
@@ -207,6 +304,11 @@ Pattern Pattern::Reduced(DataType type, ReduceOp op, int world_size) {
       }
     }
   });
+  WithPairType(type, [&](auto zero) {
+    for (size_t i = 0; i < kPeriod; ++i) {
+      Store(pattern.bytes_, i, ReducedPair<decltype(zero)>(op, world_size, i));
+    }
+  });
   return pattern;
 }
 
@@ -224,7 +326,8 @@ void Pattern::Fill(std::byte* to, size_t count, size_t first) const {
 
 bool Pattern::IsNear(const std::byte* got, const std::byte* expected,
                      int ulps) const {
-  bool near = true;
+  // Pairs are exact.
+  bool near = type_ <= DataType::kOpaque;
   WithNumberType(type_, [&](auto zero, bool is_pair) {
     using T = decltype(zero);
     for (size_t i = 0; i < (is_pair ? 2 : 1); ++i) {

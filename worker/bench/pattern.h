@@ -9,6 +9,9 @@
 
 namespace muster::worker::bench {
 
+// The sum as a function of the user.
+ReduceFunction MakeSumFunction(DataType type);
+
 // Pattern is an endless sequence of elements of one type with a prime period.
 // It gives the ranks' inputs and the expected results. Filling and comparing
 // memory with it is as fast as copying.

@@ -73,6 +73,54 @@ std::string LabelText(const MessageHeader& header) {
       header.sequence);
 }
 
+ReduceOp GetReduceOp(const MessageHeader& header) {
+  return static_cast<ReduceOp>(header.reduce_op &
+                               ~unsigned{MessageHeader::kNotCommutative});
+}
+
+bool IsByUser(const MessageHeader& header) {
+  return IsReduction(static_cast<CollectiveKind>(header.kind)) &&
+         GetReduceOp(header) == ReduceOp::kUser;
+}
+
+// Changes `header` to that of a step of `reduction`.
+void DescribeReduction(const Collective& reduction, MessageHeader& header) {
+  header.kind = static_cast<uint8_t>(reduction.kind);
+  header.reduce_op = static_cast<uint8_t>(ReduceOp::kUser);
+  if (!reduction.function.options().is_commutative) {
+    header.reduce_op |= MessageHeader::kNotCommutative;
+  }
+  header.root = IsRooted(reduction.kind) ? reduction.root : 0;
+  CountsHash hash;
+  for (const Tensor& tensor : reduction.read()) {
+    hash.Add(tensor.element_count());
+  }
+  for (const int64_t part : reduction.parts) hash.Add(part);
+  header.sizes_hash = uint64_t{reduction.function_element_bytes()} << 32 |
+                      (hash.value() & 0xffffffffu);
+}
+
+// Describes two headers of reductions by functions of the user that differ in
+// sizes only.
+std::string UserSizeMismatch(int peer, int rank, const MessageHeader& theirs,
+                             const MessageHeader& ours) {
+  const uint64_t their_bytes = theirs.sizes_hash >> 32;
+  const uint64_t our_bytes = ours.sizes_hash >> 32;
+  if (their_bytes != our_bytes) {
+    return absl::StrCat("rank ", peer, " reduces elements of ", their_bytes,
+                        " bytes in ", LabelText(theirs), ", rank ", rank,
+                        " of ", our_bytes);
+  }
+  if (theirs.element_count != ours.element_count) {
+    return absl::StrCat("rank ", peer, " gives rank ", rank, " ",
+                        theirs.element_count, " ", TypeText(theirs), " in ",
+                        LabelText(theirs), ", rank ", rank, " takes ",
+                        ours.element_count);
+  }
+  return absl::StrCat("rank ", peer, " and rank ", rank,
+                      " have other sizes in ", LabelText(theirs));
+}
+
 // Describes two headers of a directed kind that differ in sizes only.
 std::string SizeMismatch(int peer, int rank, const MessageHeader& theirs,
                          const MessageHeader& ours) {
@@ -102,8 +150,9 @@ Status Mismatch(int peer, int rank, const MessageHeader& theirs,
   ours_with_their_sizes.sizes_hash = theirs.sizes_hash;
   const bool sizes_alone = theirs == ours_with_their_sizes;
   Status status = InvalidArgumentError(
-      sizes_alone && (IsDirected(static_cast<CollectiveKind>(ours.kind)) ||
-                      theirs.element_count == ours.element_count)
+      sizes_alone && IsByUser(ours) ? UserSizeMismatch(peer, rank, theirs, ours)
+      : sizes_alone && (IsDirected(static_cast<CollectiveKind>(ours.kind)) ||
+                        theirs.element_count == ours.element_count)
           ? SizeMismatch(peer, rank, theirs, ours)
           : absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", rank ",
                          rank, " ", ours.Describe()));
@@ -138,6 +187,9 @@ MessageHeader MessageHeader::Of(const Collective& collective) {
   if (!collective.parts.empty()) {
     header.sizes_hash = HashOfCounts(collective.parts);
   }
+  if (collective.step_of != nullptr) {
+    DescribeReduction(*collective.step_of, header);
+  }
   return header;
 }
 
@@ -153,7 +205,9 @@ std::string MessageHeader::Describe() const {
   }
   absl::StrAppend(&text, TypeText(*this));
   if (IsReduction(collective_kind)) {
-    absl::StrAppend(&text, " ", ReduceOpName(static_cast<ReduceOp>(reduce_op)));
+    absl::StrAppend(
+        &text, " ", ReduceOpName(GetReduceOp(*this)),
+        (reduce_op & kNotCommutative) != 0 ? " (not commutative)" : "");
   }
   if (IsRooted(collective_kind)) absl::StrAppend(&text, " root ", root);
   return text;

@@ -27,9 +27,15 @@ struct MessageHeader {
   uint8_t reduce_op = 0;
   uint8_t step = 0;
   // The hash of all ranks' sizes, if every rank must know them; for coalesced
-  // collectives, of the sizes of their parts.
+  // collectives, of the sizes of their parts. In a reduction by a function of
+  // the user, the higher half is the size of its elements.
   uint64_t sizes_hash = 0;
 
+  // In `reduce_op`, beside kUser.
+  static constexpr uint8_t kNotCommutative = 0x80;
+
+  // A step of a reduction has the kind, operation and sizes of the reduction,
+  // and its own `element_count`.
   static MessageHeader Of(const Collective& collective);
   std::string Describe() const;
   friend bool operator==(const MessageHeader&, const MessageHeader&) = default;

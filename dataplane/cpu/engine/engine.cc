@@ -142,17 +142,36 @@ Status Engine::NeedExecutor() {
 
 std::unique_ptr<Backend::Prepared> Engine::Prepare(
     const Collective& collective) {
-  return shortcut_ != nullptr && shortcut_->Takes(collective)
+  return shortcut_ != nullptr && !IsUserReduction(collective) &&
+                 shortcut_->Takes(collective)
              ? shortcut_->Prepare(collective)
              : nullptr;
+}
+
+inline Status Engine::Move(const Collective& collective,
+                           Backend::Prepared* prepared) {
+  return shortcut_ != nullptr && shortcut_->Takes(collective)
+             ? shortcut_->Run(collective, prepared)
+             : RunOnConnections(collective);
+}
+
+Status Engine::RunUserReduction(const Collective& collective) {
+  const char* algorithm = "";
+  Status status = user_reduction_.Run(
+      collective, transport_->rank(), transport_->world_size(),
+      [this](const Collective& step) {
+        return Move(step, /*prepared=*/nullptr);
+      },
+      algorithm);
+  transport_->set_algorithm(algorithm);
+  return status;
 }
 
 inline Status Engine::RunNow(const Collective& collective,
                              Backend::Prepared* prepared) {
   Status status = Guarded([&]() __attribute__((always_inline)) {
-    return shortcut_ != nullptr && shortcut_->Takes(collective)
-               ? shortcut_->Run(collective, prepared)
-               : RunOnConnections(collective);
+    return IsUserReduction(collective) ? RunUserReduction(collective)
+                                       : Move(collective, prepared);
   });
   return status.ok() ? status : FailNow(collective, status);
 }
@@ -221,7 +240,9 @@ void Engine::Abort(const Status& cause) {
   if (watchdog_.has_value()) watchdog_->Wake();
 }
 
-void Engine::Fail(const Collective& collective, const Status& failure) {
+void Engine::Fail(const Collective& failed, const Status& failure) {
+  const Collective& collective =
+      failed.step_of != nullptr ? *failed.step_of : failed;
   const bool is_verdict = Verdict(failure).has_value();
   Abort(is_verdict
             ? failure

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dataplane/cpu/collectives/exchange.h"
+#include "dataplane/cpu/collectives/user_reduction.h"
 #include "dataplane/cpu/p2p/point_to_point.h"
 #include "dataplane/cpu/transport/shared_thread.h"
 #include "dataplane/cpu/transport/shm_mailbox.h"
@@ -97,10 +98,10 @@ class Engine {
   // Enter and Run, for a step of the library itself.
   Status RunStep(const Collective& step);
 
-  // Aborts because the running `collective` fails with `failure`. For a
+  // Aborts because the running collective `failed` with `failure`. For a
   // shortcut that has to end the waits of another of its threads. From any
   // thread.
-  void Fail(const Collective& collective, const Status& failure);
+  void Fail(const Collective& failed, const Status& failure);
 
   // Aborts, and returns when all works are complete, the threads have ended and
   // the connections are closed.
@@ -146,6 +147,10 @@ class Engine {
   // Runs `collective` now. Converts exceptions to a status, here.
   [[gnu::always_inline]] inline Status RunNow(const Collective& collective,
                                               Backend::Prepared* prepared);
+  // By the shortcut or the connections.
+  [[gnu::always_inline]] inline Status Move(const Collective& collective,
+                                            Backend::Prepared* prepared);
+  Status RunUserReduction(const Collective& collective);
   // Calls Fail for a collective that was running. Returns the group's error.
   Status FailNow(const Collective& collective, const Status& failure);
   Status RunOnConnections(const Collective& collective);
@@ -171,6 +176,7 @@ class Engine {
   // Used by the thread that runs a collective.
   Workspace workspace_;
   std::unique_ptr<Shortcut> shortcut_;
+  UserReduction user_reduction_;
 
   // Runs sends and receives on its own threads.
   std::shared_ptr<PointToPoint> point_to_point_;

@@ -79,7 +79,12 @@ Status Rounds::DescribeDifference(int peer, uint64_t count) const {
   MessageHeader ours = header_;
   ours.sequence = context_.sequence;
   ours.element_count = count;
-  if (has_rows_ && !context_.runs_steps && theirs.kind == ours.kind) {
+  // A step of a reduction has the kind of the reduction, which may have no row.
+  const bool has_row_there =
+      theirs.kind == ours.kind && (collective_.step_of == nullptr ||
+                                   (theirs.reduce_op == ours.reduce_op &&
+                                    theirs.sizes_hash == ours.sizes_hash));
+  if (has_rows_ && !context_.runs_steps && has_row_there) {
     theirs.element_count = CountFor(rank_, peer);
   }
   if (theirs != ours) {

@@ -148,6 +148,10 @@ std::optional<dataplane::DataType> FindDataType(DataType type) {
       return dataplane::DataType::kInt32;
     case kInt64:
       return dataplane::DataType::kInt64;
+    case kUint32:
+      return dataplane::DataType::kUint32;
+    case kUint64:
+      return dataplane::DataType::kUint64;
     case kFloat16:
       return dataplane::DataType::kFloat16;
     case kBfloat16:

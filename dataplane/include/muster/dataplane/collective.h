@@ -123,6 +123,10 @@ struct Collective {
   // Used only by kUser.
   ReduceFunction function = {};
 
+  // The reduction by kUser that a backend makes of several collectives, of
+  // which this, which moves data, is one. Null: it is none.
+  const Collective* step_of = nullptr;
+
   // A rank of the group. Used only by kinds for which IsRooted is true.
   int root = 0;
 
@@ -145,6 +149,11 @@ struct Collective {
   std::chrono::milliseconds timeout{0};
 
   // Communicator fills in the fields below.
+
+  // The size of an element of opaque tensors, which Communicator passes on as
+  // tensors of bytes, with one more dimension of this size (OpaqueToBytes).
+  // Zero if there are none.
+  uint32_t opaque_bytes = 0;
 
   Instant started = {};
 
@@ -201,6 +210,13 @@ struct Collective {
     return tensor == nullptr ? DataType::kFloat32 : tensor->data_type();
   }
 
+  // The size of an element that `function` gets.
+  size_t function_element_bytes() const {
+    if (opaque_bytes > 0) return opaque_bytes;
+    const Tensor* const tensor = first_tensor();
+    return tensor == nullptr ? 1 : tensor->element_bytes();
+  }
+
   // "all_reduce #418 float32[1024] sum", "broadcast #3 int64[1] root 2",
   // "barrier #4", "gather #5 float32[8] to 4 tensors of 32 float32 root 0".
   std::string Describe() const;
@@ -216,6 +232,10 @@ struct Collective {
 std::vector<int64_t> PartCounts(const Collective::Tensors& list,
                                 const std::vector<int64_t>& splits,
                                 int world_size);
+
+// Changes opaque tensors to tensors of bytes, for backends: see `opaque_bytes`.
+// Does nothing if there are none, or if that was done.
+void OpaqueToBytes(Collective& collective);
 
 // kUnimplemented: the backend `backend` has no collective of this kind.
 Status NoSuchKind(std::string_view backend, CollectiveKind kind);

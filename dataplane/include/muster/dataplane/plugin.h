@@ -30,7 +30,7 @@ namespace dataplane {
 // library.
 struct PluginAbi {
   // Incremented when the interface changes its meaning without changing a size.
-  int interface = 10;
+  int interface = 11;
   int compiler = __GXX_ABI_VERSION;
   size_t collective_bytes = sizeof(Collective);
   size_t options_bytes = sizeof(BackendOptions);

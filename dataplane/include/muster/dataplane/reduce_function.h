@@ -10,7 +10,10 @@
 #include <string>
 #include <utility>
 
-namespace muster::dataplane {
+#include "muster/base/export.h"
+
+namespace MUSTER_EXPORT muster {
+namespace dataplane {
 
 struct ReduceFunctionOptions {
   // Whether a op b is b op a. If not, the operands are combined in the order of
@@ -91,10 +94,13 @@ class ReduceFunction {
 
   explicit operator bool() const { return state_ != nullptr; }
 
-  // The functions below need a function.
-  bool is_commutative() const { return state_->options.is_commutative; }
-  size_t element_bytes() const { return state_->options.element_bytes; }
-  const std::string& name() const { return state_->options.name; }
+  // The options; without a function, the defaults.
+  const ReduceFunctionOptions& options() const {
+    static const ReduceFunctionOptions kDefaults;
+    return state_ == nullptr ? kDefaults : state_->options;
+  }
+
+  // Needs a function.
   void operator()(const void* in, void* inout, size_t count) const {
     state_->function(in, inout, count);
   }
@@ -112,6 +118,7 @@ class ReduceFunction {
   std::shared_ptr<const State> state_;
 };
 
-}  // namespace muster::dataplane
+}  // namespace dataplane
+}  // namespace muster
 
 #endif  // MUSTER_DATAPLANE_REDUCE_FUNCTION_H_
