@@ -104,10 +104,10 @@ enum {
   /* Elements of `element_size` bytes of which muster knows nothing. They are
    * moved, and reduced by a muster_op alone. */
   MUSTER_OPAQUE = 17,
-  /* Pairs of a value and an index, for MUSTER_MINLOC and MUSTER_MAXLOC; laid
-   * out as a C struct of the two. */
+  /* Pairs of a value and an index, for MUSTER_MINLOC and MUSTER_MAXLOC: C
+   * structs of the two, which have no gaps. */
   MUSTER_FLOAT32_INT32 = 18,
-  MUSTER_FLOAT64_INT32 = 19,
+  MUSTER_FLOAT64_INT64 = 19,
   MUSTER_INT32_INT32 = 20,
   MUSTER_INT64_INT64 = 21
 };
@@ -181,6 +181,9 @@ typedef struct muster_op_options {
    * ranks. */
   int32_t not_commutative;
   int32_t reserved;
+  /* The bytes of an element; tensors with other elements are refused. 0: any.
+   */
+  size_t element_size;
   /* Called with `context` when nothing uses the op any more, on any thread. */
   void (*release_context)(void* context);
   /* A name for error texts. */
@@ -764,23 +767,25 @@ muster_status muster_prepare_reduce_scatter_tensor(
     muster_reduce_op op, muster_group* group,
     const muster_reduction_options* options, muster_prepared** prepared);
 
-/* As muster_reduce_scatter_tensor; part r has `counts[r]` elements and begins
- * where part r - 1 ends. */
+/* As muster_reduce_scatter_tensor; part r has `counts[r]` elements, from
+ * element `displacements[r]` on. `displacements` NULL: one after the other. */
 muster_status muster_reduce_scatter_v(const muster_tensor* output,
                                       const muster_tensor* input,
-                                      const int64_t* counts, size_t rank_count,
-                                      muster_reduce_op op, muster_group* group,
+                                      const int64_t* counts,
+                                      const int64_t* displacements,
+                                      size_t rank_count, muster_reduce_op op,
+                                      muster_group* group,
                                       const muster_reduction_options* options);
 muster_status muster_reduce_scatter_v_async(
     const muster_tensor* output, const muster_tensor* input,
-    const int64_t* counts, size_t rank_count, muster_reduce_op op,
-    muster_group* group, const muster_reduction_options* options,
-    muster_work** work);
+    const int64_t* counts, const int64_t* displacements, size_t rank_count,
+    muster_reduce_op op, muster_group* group,
+    const muster_reduction_options* options, muster_work** work);
 muster_status muster_prepare_reduce_scatter_v(
     const muster_tensor* output, const muster_tensor* input,
-    const int64_t* counts, size_t rank_count, muster_reduce_op op,
-    muster_group* group, const muster_reduction_options* options,
-    muster_prepared** prepared);
+    const int64_t* counts, const int64_t* displacements, size_t rank_count,
+    muster_reduce_op op, muster_group* group,
+    const muster_reduction_options* options, muster_prepared** prepared);
 
 /* Every rank sends element r of `input_list`, of any size, to rank r, and
  * receives element r of `output_list` from rank r. */
