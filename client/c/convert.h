@@ -48,15 +48,20 @@ T ReadOptions(const T* options, const char* name = "options") {
   return read;
 }
 
-// Fills the caller's struct `out`, whose `size` it has set.
+// Throws ArgumentError if the caller has not set `size` of a struct that the
+// library fills.
+template <typename T>
+void CheckSize(T* out, const char* name) {
+  if (Need(out, name).size >= sizeof(size_t)) return;
+  ThrowArgument(name, "size is " + std::to_string(out->size) +
+                          "; set it to sizeof the struct");
+}
+
+// Fills as much of the caller's struct as it has, and sets its `size` to that.
 template <typename T>
 void Fill(T value, T* out, const char* name) {
-  const size_t size = Need(out, name).size;
-  if (size < sizeof(size_t)) {
-    ThrowArgument(name, "size is " + std::to_string(size) +
-                            "; set it to sizeof the struct");
-  }
-  value.size = std::min(size, sizeof(T));
+  CheckSize(out, name);
+  value.size = std::min(out->size, sizeof(T));
   std::memcpy(out, &value, value.size);
 }
 
