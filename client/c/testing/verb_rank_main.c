@@ -845,8 +845,12 @@ static void Meshes(void) {
   muster_device_mesh_release(mesh);
   int32_t in_order[kRanksMax];
   for (int32_t r = 0; r < ranks; ++r) in_order[r] = r;
-  OK(muster_device_mesh_from_groups(&line, "cpu", length, 1, in_order, NULL,
+  options.dim_names = slice_names;
+  OK(muster_device_mesh_from_groups(&line, "cpu", length, 1, in_order, &options,
                                     &mesh));
+  OK(muster_device_mesh_dim_names(mesh, &text));
+  CheckString(text, 0, "dp");
+  muster_strings_release(text);
   muster_device_mesh_release(mesh);
   muster_group_release(line);
   Say("meshes");
