@@ -131,7 +131,7 @@ template <typename List, typename Options>
 muster_status Start(const char* function, const List& list,
                     const Options* options, muster_work** work) {
   return GuardHandle(function, work, "work", [&] {
-    return MakeWork(list.Call(options, /*async_op=*/true));
+    return MakeWork([&] { return list.Call(options, /*async_op=*/true); });
   });
 }
 
@@ -226,8 +226,8 @@ muster_status muster_coalescing_run(muster_coalescing* coalescing) {
 muster_status muster_coalescing_run_async(muster_coalescing* coalescing,
                                           muster_work** work) {
   return GuardHandle(__func__, work, "work", [&] {
-    return muster::c::MakeWork(
-        Need(coalescing, "coalescing").Run(/*async_op=*/true));
+    muster_coalescing& list = Need(coalescing, "coalescing");
+    return muster::c::MakeWork([&] { return list.Run(/*async_op=*/true); });
   });
 }
 

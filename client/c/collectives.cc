@@ -274,7 +274,7 @@ muster_status Start(const char* function, muster_group* group,
   return GuardHandle(function, work, "work", [&] {
     Verb verb(args...);
     verb.options.async_op = true;
-    return MakeWork(verb.Call(*GroupRef(group)));
+    return MakeWork([&] { return verb.Call(*GroupRef(group)); });
   });
 }
 
@@ -621,6 +621,8 @@ muster_status muster_prepared_run(muster_prepared* prepared) {
 muster_status muster_prepared_start(muster_prepared* prepared,
                                     muster_work** work) {
   return GuardHandle(__func__, work, "work", [&] {
-    return muster::c::MakeWork(Need(prepared, "prepared").prepared.Start());
+    muster::PreparedCollective& collective =
+        Need(prepared, "prepared").prepared;
+    return muster::c::MakeWork([&] { return collective.Start(); });
   });
 }

@@ -66,8 +66,13 @@ inline muster_group* MakeGroup(std::shared_ptr<ProcessGroup> group) {
   return new muster_group{std::move(group)};
 }
 
-inline muster_work* MakeWork(Work work) {
-  return new muster_work{std::move(work)};
+// Calls `start` and returns a handle of its Work. The handle is made first: if
+// there is no memory for it, nothing is started.
+template <typename Start>
+muster_work* MakeWork(Start start) {
+  auto handle = std::make_unique<muster_work>();
+  handle->work = start();
+  return handle.release();
 }
 
 // Throws ArgumentError for a type or device that does not exist. Whether the

@@ -102,8 +102,10 @@ muster_status muster_isend(const muster_tensor* tensor, int32_t dst,
                            muster_work** work) {
   return GuardHandle(__func__, work, "work", [&] {
     const SendVerb verb(tensor, dst, options);
-    return MakeWork(
-        GroupRef(group)->Isend(verb.tensor, verb.peer.global, verb.options));
+    return MakeWork([&] {
+      return GroupRef(group)->Isend(verb.tensor, verb.peer.global,
+                                    verb.options);
+    });
   });
 }
 
@@ -113,8 +115,10 @@ muster_status muster_irecv(const muster_tensor* tensor, int32_t src,
                            muster_work** work) {
   return GuardHandle(__func__, work, "work", [&] {
     const RecvVerb verb(tensor, src, options);
-    return MakeWork(
-        GroupRef(group)->Irecv(verb.tensor, verb.peer.global, verb.options));
+    return MakeWork([&] {
+      return GroupRef(group)->Irecv(verb.tensor, verb.peer.global,
+                                    verb.options);
+    });
   });
 }
 
