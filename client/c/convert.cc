@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/version.h"
+#include "muster/version.h"
 
 namespace muster::c {
 namespace {
@@ -30,7 +30,7 @@ void ReadOptionsOfOtherSize(const void* options, size_t size, size_t known,
   if (std::any_of(bytes + known, bytes + size,
                   [](char byte) { return byte != 0; })) {
     ThrowArgument(name, "has options that this library (version " +
-                            std::string(kVersion) +
+                            MUSTER_VERSION +
                             ") does not know: " + std::to_string(size) +
                             " bytes, of which it knows " +
                             std::to_string(known));

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "base/version.h"
+#include "muster/version.h"
 #include "client/c/convert.h"
 #include "muster/base/status.h"
 #include "muster/errors.h"
@@ -136,7 +136,7 @@ using muster::c::Guard;
 using muster::c::GuardHandle;
 using muster::c::Need;
 
-const char* muster_version(void) { return muster::kVersion; }
+const char* muster_version(void) { return MUSTER_VERSION; }
 
 uint32_t muster_abi_version(void) { return MUSTER_ABI_VERSION; }
 
