@@ -29,9 +29,9 @@ void ReadOptionsOfOtherSize(const void* options, size_t size, size_t known,
   if (size <= known) return;
   if (std::any_of(bytes + known, bytes + size,
                   [](char byte) { return byte != 0; })) {
-    ThrowArgument(name, "has options that this library (version " +
-                            MUSTER_VERSION +
-                            ") does not know: " + std::to_string(size) +
+    ThrowArgument(name, "has options that this library (version " MUSTER_VERSION
+                        ") does not know: " +
+                            std::to_string(size) +
                             " bytes, of which it knows " +
                             std::to_string(known));
   }
