@@ -97,6 +97,11 @@ TEST_F(ArgumentsTest, TensorsAndOutputsOfCollectives) {
   EXPECT_NULL(
       muster_all_to_all_single(t, none, nullptr, nullptr, 0, nullptr, nullptr),
       "input");
+  EXPECT_NULL(muster_all_gather_v(t, nullptr, nullptr, 1, t, nullptr, nullptr),
+              "counts");
+  EXPECT_NULL(muster_reduce_scatter_v(t, t, nullptr, nullptr, 1, MUSTER_SUM,
+                                      nullptr, nullptr),
+              "counts");
   EXPECT_NULL(muster_barrier_async(nullptr, nullptr, nullptr), "work");
   EXPECT_NULL(muster_prepared_run(nullptr), "prepared");
   EXPECT_NULL(muster_prepared_start(nullptr, &work_), "prepared");
@@ -131,6 +136,48 @@ TEST_F(ArgumentsTest, NumbersOfTensorsAndReductions) {
              "op: 1000 does not exist");
   EXPECT_BAD(muster_all_reduce(&tensor_, -1, nullptr, nullptr),
              "op: -1 does not exist");
+}
+
+TEST_F(ArgumentsTest, UserOpsAndOpaqueElements) {
+  muster_op* op = nullptr;
+  EXPECT_NULL(muster_op_create(nullptr, nullptr, nullptr, &op), "function");
+  EXPECT_NULL(muster_all_reduce(&tensor_, MUSTER_USER_OP, nullptr, nullptr),
+              "options.user_op");
+  muster_op_release(nullptr);
+  tensor_.element_size = 8;
+  EXPECT_BAD(muster_all_reduce(&tensor_, MUSTER_SUM, nullptr, nullptr),
+             "tensor: element_size is for MUSTER_OPAQUE");
+  tensor_.element_size = 0;
+  tensor_.dtype = MUSTER_OPAQUE;
+  EXPECT_EQ(muster_broadcast(&tensor_, 0, nullptr, nullptr),
+            MUSTER_INVALID_ARGUMENT);
+  tensor_.element_size = 3;
+  EXPECT_EQ(muster_broadcast(&tensor_, 0, nullptr, nullptr), MUSTER_OK);
+  EXPECT_NE(muster_all_reduce(&tensor_, MUSTER_SUM, nullptr, nullptr),
+            MUSTER_OK);
+  EXPECT_EQ(muster_error_get_kind(muster_last_error()), MUSTER_ERROR_ARGUMENT);
+}
+
+static void CountRelease(void* context) { ++*static_cast<int*>(context); }
+
+TEST_F(ArgumentsTest, AnOpReleasesItsContextOnce) {
+  int releases = 0;
+  muster_op_options options = {};
+  options.size = sizeof(options);
+  options.release_context = &CountRelease;
+  muster_op* op = nullptr;
+  const auto function = [](const void*, void*, size_t, void*) -> muster_status {
+    return MUSTER_OK;
+  };
+  options.reserved = 1;
+  EXPECT_EQ(muster_op_create(function, &releases, &options, &op),
+            MUSTER_INVALID_ARGUMENT);
+  EXPECT_EQ(releases, 0);
+  options.reserved = 0;
+  ASSERT_EQ(muster_op_create(function, &releases, &options, &op), MUSTER_OK);
+  EXPECT_EQ(releases, 0);
+  muster_op_release(op);
+  EXPECT_EQ(releases, 1);
 }
 
 TEST_F(ArgumentsTest, TextsOfTheLibraryBelowStayAsTheyAre) {

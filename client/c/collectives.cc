@@ -119,6 +119,31 @@ struct AllGatherIntoTensorVerb {
   AllGatherOptions options;
 };
 
+struct AllGatherVVerb {
+  AllGatherVVerb(const muster_tensor* output, const int64_t* counts,
+                 const int64_t* displacements, size_t rank_count,
+                 const muster_tensor* input,
+                 const muster_collective_options* given)
+      : output(ToTensor(output, "output")),
+        input(ToTensor(input, "input")),
+        counts(ToVector(counts, rank_count, "counts")) {
+    options.timeout = ToOptions(given).timeout;
+    if (displacements != nullptr) {
+      options.displacements.assign(displacements, displacements + rank_count);
+    }
+  }
+  Work Call(ProcessGroup& group) {
+    return group.AllGatherV(output, input, counts, options);
+  }
+  PreparedCollective Prepare(ProcessGroup& group) {
+    return group.PrepareAllGatherV(output, input, counts, options);
+  }
+  Tensor output;
+  Tensor input;
+  std::vector<int64_t> counts;
+  AllGatherVOptions options;
+};
+
 struct GatherVerb {
   GatherVerb(const muster_tensor* tensor, const muster_tensor* gather_list,
              size_t tensor_count, int32_t dst, const muster_root_options* given)
@@ -203,6 +228,31 @@ struct ReduceScatterTensorVerb {
   Tensor output;
   Tensor input;
   ReduceScatterOptions options;
+};
+
+struct ReduceScatterVVerb {
+  ReduceScatterVVerb(const muster_tensor* output, const muster_tensor* input,
+                     const int64_t* counts, const int64_t* displacements,
+                     size_t rank_count, muster_reduce_op op,
+                     const muster_reduction_options* given)
+      : output(ToTensor(output, "output")),
+        input(ToTensor(input, "input")),
+        counts(ToVector(counts, rank_count, "counts")),
+        options(ToReduction<ReduceScatterVOptions>(op, ReadOptions(given))) {
+    if (displacements != nullptr) {
+      options.displacements.assign(displacements, displacements + rank_count);
+    }
+  }
+  Work Call(ProcessGroup& group) {
+    return group.ReduceScatterV(output, input, counts, options);
+  }
+  PreparedCollective Prepare(ProcessGroup& group) {
+    return group.PrepareReduceScatterV(output, input, counts, options);
+  }
+  Tensor output;
+  Tensor input;
+  std::vector<int64_t> counts;
+  ReduceScatterVOptions options;
 };
 
 struct AllToAllVerb {
@@ -599,6 +649,69 @@ muster_status muster_prepare_barrier(muster_group* group,
                                      muster_prepared** prepared) {
   return muster::c::Prepare<muster::c::BarrierVerb>(__func__, group, prepared,
                                                     options);
+}
+
+muster_status muster_all_gather_v(const muster_tensor* output,
+                                  const int64_t* counts,
+                                  const int64_t* displacements,
+                                  size_t rank_count, const muster_tensor* input,
+                                  muster_group* group,
+                                  const muster_collective_options* options) {
+  return muster::c::Run<muster::c::AllGatherVVerb>(__func__, group, output,
+                                                   counts, displacements,
+                                                   rank_count, input, options);
+}
+
+muster_status muster_all_gather_v_async(
+    const muster_tensor* output, const int64_t* counts,
+    const int64_t* displacements, size_t rank_count, const muster_tensor* input,
+    muster_group* group, const muster_collective_options* options,
+    muster_work** work) {
+  return muster::c::Start<muster::c::AllGatherVVerb>(
+      __func__, group, work, output, counts, displacements, rank_count, input,
+      options);
+}
+
+muster_status muster_prepare_all_gather_v(
+    const muster_tensor* output, const int64_t* counts,
+    const int64_t* displacements, size_t rank_count, const muster_tensor* input,
+    muster_group* group, const muster_collective_options* options,
+    muster_prepared** prepared) {
+  return muster::c::Prepare<muster::c::AllGatherVVerb>(
+      __func__, group, prepared, output, counts, displacements, rank_count,
+      input, options);
+}
+
+muster_status muster_reduce_scatter_v(const muster_tensor* output,
+                                      const muster_tensor* input,
+                                      const int64_t* counts,
+                                      const int64_t* displacements,
+                                      size_t rank_count, muster_reduce_op op,
+                                      muster_group* group,
+                                      const muster_reduction_options* options) {
+  return muster::c::Run<muster::c::ReduceScatterVVerb>(
+      __func__, group, output, input, counts, displacements, rank_count, op,
+      options);
+}
+
+muster_status muster_reduce_scatter_v_async(
+    const muster_tensor* output, const muster_tensor* input,
+    const int64_t* counts, const int64_t* displacements, size_t rank_count,
+    muster_reduce_op op, muster_group* group,
+    const muster_reduction_options* options, muster_work** work) {
+  return muster::c::Start<muster::c::ReduceScatterVVerb>(
+      __func__, group, work, output, input, counts, displacements, rank_count,
+      op, options);
+}
+
+muster_status muster_prepare_reduce_scatter_v(
+    const muster_tensor* output, const muster_tensor* input,
+    const int64_t* counts, const int64_t* displacements, size_t rank_count,
+    muster_reduce_op op, muster_group* group,
+    const muster_reduction_options* options, muster_prepared** prepared) {
+  return muster::c::Prepare<muster::c::ReduceScatterVVerb>(
+      __func__, group, prepared, output, input, counts, displacements,
+      rank_count, op, options);
 }
 
 muster_status muster_monitored_barrier(

@@ -8,12 +8,12 @@
 #include <string>
 #include <utility>
 
-#include "muster/version.h"
 #include "client/c/convert.h"
 #include "muster/base/status.h"
 #include "muster/errors.h"
 #include "muster/launch.h"
 #include "muster/muster_status.h"
+#include "muster/version.h"
 
 namespace muster::c {
 namespace {

@@ -7,10 +7,15 @@
 #include "muster/muster.h"
 #include "muster/process_group.h"
 
+struct muster_op {
+  muster::ReduceFunction function;
+};
+
 namespace muster::c {
 
 // Throws ArgumentError if there is no such reduction.
-ReduceOp ToReduceOp(muster_reduce_op op);
+ReduceOperator ToReduceOperator(muster_reduce_op op,
+                                const muster_reduction_options& options);
 // The factor of kPremulSum; 1 if none is given.
 inline double ToFactor(const muster_reduction_options& options) {
   return options.has_factor != 0 ? options.factor : 1;
@@ -21,7 +26,7 @@ template <typename Options>
 Options ToReduction(muster_reduce_op op,
                     const muster_reduction_options& given) {
   Options options;
-  options.op = ToReduceOp(op);
+  options.op = ToReduceOperator(op, given);
   options.factor = ToFactor(given);
   options.timeout = ToMilliseconds(given.timeout_ms);
   return options;

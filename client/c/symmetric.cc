@@ -1,7 +1,7 @@
 #include "muster/symmetric.h"
 
 #include <cstdint>
-#include <utility>
+#include <memory>
 
 #include "client/c/convert.h"
 #include "client/c/error.h"
@@ -10,6 +10,8 @@
 
 struct muster_symmetric {
   muster::SymmetricTensor memory;
+  // The memory as the caller's elements.
+  muster::Tensor tensor;
 };
 
 using muster::c::Guard;
@@ -27,9 +29,23 @@ muster_status muster_allocate_symmetric(muster_group* group, muster_dtype dtype,
     if (from.has_device_type != 0) {
       to.device = muster::c::ToDeviceType(from.device_type, "options");
     }
-    return new muster_symmetric{muster::AllocateSymmetric(
-        muster::c::ToGroup(group), muster::c::ToDataType(dtype, "dtype"),
-        {count}, to)};
+    const auto type = muster::c::ToDataType(dtype, "dtype");
+    auto made = std::make_unique<muster_symmetric>();
+    if (type != muster::DataType::kOpaque) {
+      made->memory = muster::AllocateSymmetric(muster::c::ToGroup(group), type,
+                                               {count}, to);
+      made->tensor = made->memory.tensor();
+      return made.release();
+    }
+    // As bytes, one row for each element.
+    made->memory = muster::AllocateSymmetric(
+        muster::c::ToGroup(group), muster::DataType::kUint8,
+        {count, static_cast<int64_t>(element_size)}, to);
+    const muster::Tensor& bytes = made->memory.tensor();
+    const int64_t elements = bytes.element_count() == 0 ? 0 : count;
+    made->tensor = muster::Tensor::Opaque(bytes.data(), element_size,
+                                          {elements}, bytes.device());
+    return made.release();
   });
 }
 
@@ -38,7 +54,7 @@ void muster_symmetric_release(muster_symmetric* memory) { delete memory; }
 muster_status muster_symmetric_tensor(muster_symmetric* memory,
                                       muster_tensor* tensor) {
   return Guard(__func__, [&] {
-    const muster::Tensor& from = Need(memory, "memory").memory.tensor();
+    const muster::Tensor& from = Need(memory, "memory").tensor;
     Need(tensor, "tensor") = muster::c::FromTensor(from);
   });
 }

@@ -30,6 +30,16 @@ static_assert(MUSTER_COMPLEX128 == static_cast<int>(DataType::kComplex128));
 static_assert(MUSTER_FLOAT8_E4M3FN ==
               static_cast<int>(DataType::kFloat8E4m3fn));
 static_assert(MUSTER_FLOAT8_E5M2 == static_cast<int>(DataType::kFloat8E5m2));
+static_assert(MUSTER_UINT16 == static_cast<int>(DataType::kUint16));
+static_assert(MUSTER_UINT32 == static_cast<int>(DataType::kUint32));
+static_assert(MUSTER_UINT64 == static_cast<int>(DataType::kUint64));
+static_assert(MUSTER_OPAQUE == static_cast<int>(DataType::kOpaque));
+static_assert(MUSTER_FLOAT32_INT32 ==
+              static_cast<int>(DataType::kFloat32Int32));
+static_assert(MUSTER_FLOAT64_INT64 ==
+              static_cast<int>(DataType::kFloat64Int64));
+static_assert(MUSTER_INT32_INT32 == static_cast<int>(DataType::kInt32Int32));
+static_assert(MUSTER_INT64_INT64 == static_cast<int>(DataType::kInt64Int64));
 static_assert(MUSTER_CPU == static_cast<int>(DeviceType::kCpu));
 static_assert(MUSTER_CUDA == static_cast<int>(DeviceType::kCuda));
 
@@ -59,18 +69,22 @@ Tensor ToTensor(const muster_tensor* tensor, const char* name) {
   const DataType type = ToDataType(from.dtype, name);
   const Device device = {ToDeviceType(from.device_type, name),
                          from.device_index};
-  if (from.shape == nullptr) {
-    if (from.ndim != 0) [[unlikely]] {
-      ThrowArgument(
-          name, "ndim is " + std::to_string(from.ndim) + ", but shape is NULL");
-    }
-    return Tensor(from.data, type, std::span(&from.count, 1), device);
+  if (from.shape == nullptr ? from.ndim != 0 : from.ndim < 0) [[unlikely]] {
+    ThrowArgument(name,
+                  "ndim is " + std::to_string(from.ndim) +
+                      (from.shape == nullptr ? ", but shape is NULL" : ""));
   }
-  if (from.ndim < 0) [[unlikely]] {
-    ThrowArgument(name, "ndim is " + std::to_string(from.ndim));
+  const std::span<const int64_t> shape =
+      from.shape == nullptr
+          ? std::span(&from.count, 1)
+          : std::span(from.shape, static_cast<size_t>(from.ndim));
+  if (type == DataType::kOpaque) [[unlikely]] {
+    return Tensor::Opaque(from.data, from.element_size, shape, device);
   }
-  return Tensor(from.data, type,
-                std::span(from.shape, static_cast<size_t>(from.ndim)), device);
+  if (from.element_size != 0) [[unlikely]] {
+    ThrowArgument(name, "element_size is for MUSTER_OPAQUE");
+  }
+  return Tensor(from.data, type, shape, device);
 }
 
 std::vector<Tensor> ToTensors(const muster_tensor* tensors, size_t count,
@@ -92,6 +106,9 @@ muster_tensor FromTensor(const Tensor& tensor) {
   to.ndim = static_cast<int32_t>(tensor.shape().size());
   to.shape = tensor.shape().data();
   to.count = tensor.element_count();
+  if (tensor.data_type() == DataType::kOpaque) {
+    to.element_size = tensor.element_bytes();
+  }
   return to;
 }
 
@@ -104,6 +121,6 @@ const char* muster_dtype_name(muster_dtype dtype) {
 }
 
 size_t muster_dtype_size(muster_dtype dtype) {
-  if (!muster::c::IsDataType(dtype)) return 0;
+  if (!muster::c::IsDataType(dtype) || dtype == MUSTER_OPAQUE) return 0;
   return muster::dataplane::DataTypeBytes(static_cast<muster::DataType>(dtype));
 }

@@ -371,6 +371,186 @@ static void Barrier(Form form) {
   Finish(form, work, prepared);
 }
 
+/* Ranks from `first` to `last`, and how many. 12 bytes. */
+typedef struct Range {
+  int32_t first;
+  int32_t last;
+  int32_t count;
+} Range;
+
+/* Joins ranges; fails if the lower one does not end where the other begins. */
+static muster_status JoinRanges(const void* in, void* inout, size_t count,
+                                void* context) {
+  const Range* const lower = in;
+  Range* const upper = inout;
+  if (*(const int32_t*)context != 77) return MUSTER_INTERNAL;
+  for (size_t i = 0; i < count; ++i) {
+    if (lower[i].last + 1 != upper[i].first) return MUSTER_DATA_LOSS;
+    upper[i].first = lower[i].first;
+    upper[i].count += lower[i].count;
+  }
+  return MUSTER_OK;
+}
+
+static muster_status Refuse(const void* in, void* inout, size_t count,
+                            void* context) {
+  (void)in;
+  (void)inout;
+  (void)count;
+  (void)context;
+  return MUSTER_DATA_LOSS;
+}
+
+static void CountRelease(void* context) { ++*(int32_t*)context; }
+
+static void UserOps(void) {
+  static int32_t context = 77;
+  muster_op_options op_options = {.size = sizeof(op_options),
+                                  .not_commutative = 1,
+                                  .element_size = sizeof(Range),
+                                  .release_context = &CountRelease,
+                                  .name = "join"};
+  muster_op* op = NULL;
+  OK(muster_op_create(&JoinRanges, &context, &op_options, &op));
+  Range ranges[kCount];
+  for (int i = 0; i < kCount; ++i) ranges[i] = (Range){rank, rank, 1};
+  muster_tensor tensor = {.data = ranges,
+                          .dtype = MUSTER_OPAQUE,
+                          .count = kCount,
+                          .element_size = sizeof(Range)};
+  muster_reduction_options options = {.size = sizeof(options), .user_op = op};
+  OK(muster_all_reduce(&tensor, MUSTER_USER_OP, NULL, &options));
+  for (int i = 0; i < kCount; ++i) {
+    CHECK(ranges[i].first == 0 && ranges[i].last == ranks - 1 &&
+          ranges[i].count == ranks);
+  }
+  /* The work keeps the op. */
+  for (int i = 0; i < kCount; ++i) ranges[i] = (Range){rank, rank, 1};
+  muster_work* work = NULL;
+  OK(muster_reduce_async(&tensor, 0, MUSTER_USER_OP, NULL, &options, &work));
+  muster_op_release(op);
+  OK(muster_work_wait(work));
+  if (rank == 0) CHECK(ranges[0].count == ranks);
+  muster_work_release(work);
+  /* An op needs MUSTER_USER_OP, and the reverse. */
+  OK(muster_op_create(&Refuse, NULL, NULL, &op));
+  options.user_op = op;
+  CHECK(muster_all_reduce(&tensor, MUSTER_SUM, NULL, &options) ==
+        MUSTER_INVALID_ARGUMENT);
+  CHECK(muster_all_reduce(&tensor, MUSTER_USER_OP, NULL, NULL) ==
+        MUSTER_INVALID_ARGUMENT);
+  /* A function that fails ends its group, on all ranks. */
+  if (ranks > 1) {
+    muster_group* group = NULL;
+    OK(muster_new_group(NULL, 0, NULL, &group));
+    CHECK(muster_all_reduce(&tensor, MUSTER_USER_OP, group, &options) !=
+          MUSTER_OK);
+    CHECK(muster_error_get_kind(muster_last_error()) == MUSTER_ERROR_BACKEND);
+    CHECK(strstr(muster_error_message(muster_last_error()), "DATA_LOSS") !=
+          NULL);
+    muster_destroy_process_group(group);
+    muster_group_release(group);
+  }
+  muster_op_release(op);
+  Say("user_ops");
+}
+
+static void Pairs(void) {
+  struct {
+    float value;
+    int32_t index;
+  } best[2] = {{(float)rank, rank}, {7, ranks - rank}};
+  muster_tensor tensor = {
+      .data = best, .dtype = MUSTER_FLOAT32_INT32, .count = 2};
+  OK(muster_all_reduce(&tensor, MUSTER_MAXLOC, NULL, NULL));
+  CHECK(best[0].value == (float)ranks - 1 && best[0].index == ranks - 1);
+  CHECK(best[1].value == 7 && best[1].index == 1);
+  uint16_t unsigned_value = 65535;
+  tensor.data = &unsigned_value;
+  tensor.dtype = MUSTER_UINT16;
+  tensor.count = 1;
+  OK(muster_all_reduce(&tensor, MUSTER_MAX, NULL, NULL));
+  CHECK(unsigned_value == 65535);
+  Say("pairs");
+}
+
+/* Rank r gives r + 1 elements, and its part begins one element behind the end
+ * of the part of rank r - 1. */
+static int64_t MakeCounts(int64_t* counts, int64_t* displacements) {
+  int64_t end = 0;
+  for (int32_t r = 0; r < ranks; ++r) {
+    counts[r] = r + 1;
+    displacements[r] = end + r;
+    end += r + 1;
+  }
+  return end + ranks - 1;
+}
+
+static void AllGatherV(Form form) {
+  int64_t counts[kRanksMax];
+  int64_t displacements[kRanksMax];
+  const int64_t total = MakeCounts(counts, displacements);
+  int64_t to[kRanksMax * kRanksMax] = {0};
+  int64_t from[kRanksMax];
+  Fill(from, rank + 1, Given(rank));
+  const muster_tensor output = Int64s(to, total);
+  const muster_tensor input = Int64s(from, rank + 1);
+  const size_t count = (size_t)ranks;
+  muster_work* work = NULL;
+  muster_prepared* prepared = NULL;
+  if (form == kSync) {
+    OK(muster_all_gather_v(&output, counts, displacements, count, &input, NULL,
+                           NULL));
+  }
+  if (form == kAsync) {
+    OK(muster_all_gather_v_async(&output, counts, displacements, count, &input,
+                                 NULL, NULL, &work));
+  }
+  if (form == kPrepared) {
+    OK(muster_prepare_all_gather_v(&output, counts, displacements, count,
+                                   &input, NULL, NULL, &prepared));
+  }
+  Finish(form, work, prepared);
+  for (int32_t r = 0; r < ranks; ++r) {
+    CheckFill(to + displacements[r], counts[r], Given(r));
+    if (r > 0) CHECK(to[displacements[r] - 1] == 0);
+  }
+}
+
+static void ReduceScatterV(Form form) {
+  int64_t counts[kRanksMax];
+  int64_t displacements[kRanksMax];
+  const int64_t total = MakeCounts(counts, displacements);
+  int64_t from[kRanksMax * kRanksMax];
+  int64_t to[kRanksMax];
+  Fill(from, total, Given(rank));
+  Fill(to, rank + 1, 0);
+  const muster_tensor output = Int64s(to, rank + 1);
+  const muster_tensor input = Int64s(from, total);
+  const size_t count = (size_t)ranks;
+  muster_work* work = NULL;
+  muster_prepared* prepared = NULL;
+  if (form == kSync) {
+    OK(muster_reduce_scatter_v(&output, &input, counts, displacements, count,
+                               MUSTER_SUM, NULL, NULL));
+  }
+  if (form == kAsync) {
+    OK(muster_reduce_scatter_v_async(&output, &input, counts, displacements,
+                                     count, MUSTER_SUM, NULL, NULL, &work));
+  }
+  if (form == kPrepared) {
+    OK(muster_prepare_reduce_scatter_v(&output, &input, counts, displacements,
+                                       count, MUSTER_SUM, NULL, NULL,
+                                       &prepared));
+  }
+  Finish(form, work, prepared);
+  int64_t sum = 0;
+  for (int32_t r = 0; r < ranks; ++r) sum += Given(r);
+  for (int64_t i = 0; i < rank + 1; ++i) {
+    CHECK(to[i] == sum + ranks * (displacements[rank] + i));
+  }
+}
+
 static void Collectives(void) {
   static const struct {
     const char* name;
@@ -380,10 +560,12 @@ static void Collectives(void) {
                 {"reduce", &Reduce},
                 {"all_gather", &AllGather},
                 {"all_gather_into_tensor", &AllGatherIntoTensor},
+                {"all_gather_v", &AllGatherV},
                 {"gather", &Gather},
                 {"scatter", &Scatter},
                 {"reduce_scatter", &ReduceScatter},
                 {"reduce_scatter_tensor", &ReduceScatterTensor},
+                {"reduce_scatter_v", &ReduceScatterV},
                 {"all_to_all", &AllToAll},
                 {"all_to_all_single", &AllToAllSingle},
                 {"barrier", &Barrier}};
@@ -928,6 +1110,8 @@ static void EveryVerb(void) {
   Init();
   Collectives();
   Reductions();
+  Pairs();
+  UserOps();
   Works();
   PointToPoint();
   Coalescing();

@@ -156,8 +156,8 @@ enum {
   /* The sum of every rank's tensor times that rank's
    * muster_reduction_options::factor. Floating point and complex. */
   MUSTER_PREMUL_SUM = 8,
-  /* The pair with the least, or the greatest value; among equal values that
-   * with the smaller index. */
+  /* The pair with the smallest, or the largest value; of equal values, that
+   * with the smallest index. A NaN is the result. */
   MUSTER_MINLOC = 9,
   MUSTER_MAXLOC = 10,
   /* muster_reduction_options::user_op. */
@@ -167,11 +167,13 @@ enum {
 /* A reduction of the program's own. */
 typedef struct muster_op muster_op;
 
-/* Combines `count` elements of `in` with those of `inout`:
+/* Combines `count` elements, at least one, of `in` with those of `inout`:
  * inout[i] = in[i] op inout[i]. The op must be associative. `in` has the
- * operand of the lower ranks. Runs on the thread that makes the call or on a
- * thread of the library, also several at once on different elements. Anything
- * but MUSTER_OK fails the collective, and with it the group, on all ranks. */
+ * operands of lower ranks. The two do not overlap. `count` may be any part of a
+ * tensor. Runs on the thread that makes the call or on one of the library's;
+ * collectives of several groups may call it at once. It must not call the
+ * group. Anything but MUSTER_OK fails the collective, and with it the group, on
+ * all ranks; this rank is the culprit. */
 typedef muster_status (*muster_op_function)(const void* in, void* inout,
                                             size_t count, void* context);
 
