@@ -1,0 +1,41 @@
+#include "client/python/core/waiting.h"
+
+#include "client/python/core/python_errors.h"
+
+namespace muster::python {
+namespace {
+
+// All of these are guarded by the GIL.
+unsigned long main_thread = 0;
+unsigned long long running_number = 0;
+// Null: the main thread is in no collective. Borrowed from the call.
+PyObject* running_group = nullptr;
+
+}  // namespace
+
+void SetMainThread(unsigned long ident) { main_thread = ident; }
+
+bool IsMainThread() { return PyThread_get_thread_ident() == main_thread; }
+
+PyObject* GetRunningCall() {
+  if (running_group == nullptr) Py_RETURN_NONE;
+  return Py_BuildValue("(KO)", running_number, running_group);
+}
+
+bool CheckStatus(muster_status status) {
+  if (status == MUSTER_OK) return true;
+  if (PyErr_CheckSignals() == 0) RaiseLastError();
+  return false;
+}
+
+RunningCall::RunningCall(PyObject* group) : is_main_(IsMainThread()) {
+  if (!is_main_) return;
+  ++running_number;
+  running_group = group;
+}
+
+RunningCall::~RunningCall() {
+  if (is_main_) running_group = nullptr;
+}
+
+}  // namespace muster::python

@@ -1,0 +1,81 @@
+"""Ctrl-C in a collective that waits in C.
+
+Python's handler of SIGINT runs on the main thread, which is inside the
+collective. The interpreter also writes the signal's number to the file
+descriptor of signal.set_wakeup_fd, so a thread that reads it learns of Ctrl-C.
+If the main thread stays in its collective, that thread aborts the group; the
+collective fails, and the handler raises KeyboardInterrupt.
+
+A program that has a wake-up descriptor of its own keeps it. Handlers of the
+program's own run when the collective returns.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Optional
+
+from . import _core
+from ._library import library
+
+# A collective that ends by itself within this time is not aborted.
+_PATIENCE_S = 0.1
+
+# The ends of the pipe, in the process that made it.
+_pipe: Optional[tuple] = None
+
+
+def watch() -> None:
+    """Begins to watch, once, if this is the main thread."""
+    global _pipe
+    if _pipe is not None or (threading.current_thread()
+                             is not threading.main_thread()):
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if previous != -1:
+        signal.set_wakeup_fd(previous)
+        os.close(reader)
+        os.close(writer)
+        return
+    _pipe = (reader, writer)
+    threading.Thread(target=_read, args=(reader,), name="muster-signals",
+                     daemon=True).start()
+
+
+def _read(reader: int) -> None:
+    while True:
+        for number in os.read(reader, 64):
+            if (number == signal.SIGINT and signal.getsignal(signal.SIGINT)
+                    is signal.default_int_handler):
+                _interrupt()
+
+
+def _interrupt() -> None:
+    before = _core.running_call()
+    time.sleep(_PATIENCE_S)
+    running = _core.running_call()
+    if running is None or before is None or running[0] != before[0]:
+        return
+    group = running[1]
+    library.muster_group_abort(None if group is None else group._address,
+                               b"interrupted by Ctrl-C (SIGINT)")
+
+
+def _after_fork() -> None:
+    """In a child: the pipe and its thread are the parent's."""
+    global _pipe
+    _core.set_main_thread(threading.get_ident())
+    if _pipe is None:
+        return
+    pipe, _pipe = _pipe, None
+    signal.set_wakeup_fd(-1)
+    for end in pipe:
+        os.close(end)
+
+
+os.register_at_fork(after_in_child=_after_fork)

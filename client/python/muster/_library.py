@@ -1,0 +1,161 @@
+"""libmuster.so.0 for ctypes, and how its calls fail and wait."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import byref, c_void_p
+from typing import Any, Callable, List, Optional, Sequence
+
+from . import _abi  # type: ignore[attr-defined]
+# The extension module is linked with the library. Loading it first makes sure
+# that ctypes finds the same one, which a wheel carries beside it.
+from . import _core  # noqa: F401
+
+
+def _load() -> ctypes.CDLL:
+    loaded = ctypes.CDLL("libmuster.so.0")
+    for name, (result, arguments) in _abi.FUNCTIONS.items():
+        try:
+            function = getattr(loaded, name)
+        except AttributeError:
+            continue  # an older library; whoever calls it gets the error
+        function.restype = result
+        function.argtypes = arguments
+    return loaded
+
+
+library = _load()
+
+
+def check(status: int) -> None:
+    """Raises the error of a failed call of this thread."""
+    if status != _abi.MUSTER_OK:
+        from .errors import exception_from
+        raise exception_from(0)
+
+
+def check_slowly(function: Callable[..., int], *arguments: Any) -> None:
+    """check(function(*arguments)) for calls that may wait for others.
+
+    Python handles signals on the main thread, between two bytecodes. There the
+    call runs on another thread, so that Ctrl-C can end the wait for it; the
+    call itself goes on, and its arguments live until it returns.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        check(function(*arguments))
+        return
+    error: List[BaseException] = []
+    done = threading.Lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            check(function(*arguments))
+        except BaseException as caught:  # raised again below
+            error.append(caught)
+        finally:
+            done.release()
+
+    threading.Thread(target=run, name="muster-call", daemon=True).start()
+    done.acquire()
+    if error:
+        raise error.pop()
+
+
+class Handle:
+    """A handle of the C interface, released with this object."""
+
+    def __init__(self, address: Optional[int], release: Callable[[Any], None]):
+        self.address = address
+        self._release = release
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        address, self.address = getattr(self, "address", None), None
+        if address:
+            self._release(address)
+
+
+def make_options(kind, **fields: Any):
+    """A struct of options with its size."""
+    return kind(size=ctypes.sizeof(kind), **fields)
+
+
+def encode(text: Optional[str]) -> Optional[bytes]:
+    return None if text is None else text.encode()
+
+
+def to_milliseconds(timeout, name: str = "timeout") -> int:
+    """Milliseconds of None (0), of seconds, or of a datetime.timedelta."""
+    if timeout is None:
+        return 0
+    seconds = (timeout.total_seconds() if hasattr(timeout, "total_seconds")
+               else float(timeout))
+    if not 0 < seconds < 1e12:
+        from .errors import ArgumentError
+        raise ArgumentError(f"argument {name} must be positive, but is {timeout}")
+    return max(1, int(seconds * 1000))
+
+
+def take_strings(strings: c_void_p) -> List[bytes]:
+    """The byte strings of a muster_strings, which it releases."""
+    address = strings.value
+    if not address:
+        return []
+    try:
+        return [ctypes.string_at(library.muster_strings_data(address, i),
+                                 library.muster_strings_size(address, i))
+                for i in range(library.muster_strings_count(address))]
+    finally:
+        library.muster_strings_release(address)
+
+
+def get_strings(function: Callable[..., int], *arguments: Any,
+                slowly: bool = False) -> List[bytes]:
+    """Calls a function whose last argument is a muster_strings."""
+    result = c_void_p()
+    if slowly:
+        check_slowly(function, *arguments, byref(result))
+    else:
+        check(function(*arguments, byref(result)))
+    return take_strings(result)
+
+
+def get_handle(function: Callable[..., int], *arguments: Any,
+               slowly: bool = False) -> int:
+    """Calls a function whose last argument is a handle."""
+    result = c_void_p()
+    if slowly:
+        check_slowly(function, *arguments, byref(result))
+    else:
+        check(function(*arguments, byref(result)))
+    assert result.value is not None
+    return result.value
+
+
+def get_text(function: Callable[..., int], *arguments: Any) -> str:
+    return get_strings(function, *arguments)[0].decode("utf-8", "replace")
+
+
+def get_number(kind, function: Callable[..., int], *arguments: Any) -> int:
+    """Calls a function whose last argument is a number of this type."""
+    result = kind()
+    check(function(*arguments, byref(result)))
+    return result.value
+
+
+def to_bytes_list(items: Sequence[bytes]):
+    """An array of muster_bytes; it keeps `items` alive."""
+    array = (_abi.muster_bytes * max(1, len(items)))()
+    for index, item in enumerate(items):
+        array[index].data = ctypes.cast(ctypes.c_char_p(item), c_void_p)
+        array[index].size = len(item)
+    array.items = items
+    return array
+
+
+def to_int32_list(numbers: Sequence[int]):
+    return (ctypes.c_int32 * max(1, len(numbers)))(*numbers)
