@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Makes the Debian packages from what ./dev install leaves; called by
+# ./dev package.
+#
+#   deploy/debian/package.sh INSTALLED OUT
+#
+# INSTALLED is a destdir with everything below /usr, OUT where the .deb files go.
+# SOURCE_DATE_EPOCH is their date. Needs debhelper, and no rights.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+installed=$(cd "$1" && pwd)
+version=$("$installed/usr/bin/muster-run" --version | cut -d' ' -f2)
+mkdir -p "$2"
+OUT=$(cd "$2" && pwd)
+export OUT
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/debian"
+cp -r "$here/." "$work/debian/"
+rm -f "$work/debian"/*.sh
+cp -r "$installed" "$work/installed"
+# debhelper places the unit, and enables it.
+mv "$work/installed/usr/lib/systemd/system/muster-coordinator.service" \
+  "$work/debian/"
+install -D -m 644 "$here/../systemd/coordinator.conf" \
+  "$work/installed/etc/muster/coordinator.conf"
+cat >"$work/debian/changelog" <<TEXT
+muster ($version) bookworm; urgency=medium
+
+  * Version $version: see CHANGELOG.md of the source.
+
+ -- muster developers <developers@muster.invalid>  $(date -Rd "@$SOURCE_DATE_EPOCH")
+TEXT
+
+# The packages whose archives are part of libmuster: their licences want their
+# notices to come along.
+libraries=$(sed -n '/^static_archives(/,/^)/s/^ \{8\}"\(.*\)",$/\1/p' \
+  "$here/../../WORKSPACE")
+archives=$(pkg-config --variable=libdir libssl)
+BUILT_USING=
+for package in $(dpkg -S $(printf "$archives/lib%s.a\n" $libraries) |
+    cut -d: -f1 | sort -u); do
+  install -D -m 644 "/usr/share/doc/$package/copyright" \
+    "$work/installed/usr/share/doc/libmuster0/$package.copyright"
+  BUILT_USING+=$(dpkg-query -W \
+    -f '${source:Package} (= ${source:Version}), ' "$package")
+done
+export BUILT_USING=${BUILT_USING%, }
+
+cd "$work"
+# Nothing is compiled: no symbols for a package of their own.
+export DEB_BUILD_OPTIONS="noautodbgsym ${DEB_BUILD_OPTIONS:-}"
+debian/rules binary
