@@ -23,7 +23,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "end2end"))
 from processes import Processes, wait_until  # pylint: disable=C0413
 
-README = os.path.join(HERE, "..", "..", "deploy", "README.md")
+DEPLOY = os.path.join(HERE, "..", "..", "deploy")
+README = os.path.join(DEPLOY, "README.md")
 # Set in the test's namespaces: "root", or "user" without root outside.
 INSIDE = "MUSTER_RUNBOOK"
 SECONDS = 60
@@ -31,7 +32,7 @@ SECONDS = 60
 SYSTEMCTL = r"""#!/bin/bash
 log=/var/lib/coordinator.log pid=/var/lib/coordinator.pid
 begin() {
-  set -a; . /etc/muster/coordinator.env; set +a
+  set -a; . /etc/muster/coordinator.conf; set +a
   setsid setpriv --reuid=muster --regid=muster --clear-groups --no-new-privs \
       /usr/local/bin/muster-coordinator >>$log 2>&1 </dev/null &
   echo $! >$pid
@@ -43,6 +44,7 @@ begin() {
   return 1
 }
 end() {
+  [[ -e $pid ]] || return 0
   kill "$(cat $pid)"
   # Nobody may reap it here.
   while grep -qs '^State:.[^Z]' "/proc/$(cat $pid)/status"; do sleep 0.05; done
@@ -50,12 +52,22 @@ end() {
 touch $log
 lines=$(($(wc -l <$log) + 1))
 case "$*" in
-daemon-reload) systemd-analyze verify /etc/systemd/system/muster-*.service ;;
-"enable --now muster-coordinator" | "start muster-coordinator") begin $lines ;;
+"start muster-coordinator") begin $lines ;;
 "stop muster-coordinator") end ;;
 "restart muster-coordinator") end; begin $lines ;;
 *) echo "systemctl $*?" >&2; exit 1 ;;
 esac
+"""
+# Installs what the packages would: programs, /etc/muster, the running service.
+APT_GET = r"""#!/bin/bash
+[[ "$*" == "install -y ./dist/muster-coordinator_*.deb ./dist/muster-tools_*.deb" ]] ||
+    exit 1
+set -e
+install -m 755 bin/muster-coordinator bin/muster-run bin/musterctl /usr/local/bin/
+mkdir -p /etc/muster
+cp deploy/systemd/coordinator.conf /etc/muster/
+sh -e deploy/debian/muster-coordinator.postinst configure
+systemctl start muster-coordinator
 """
 JOURNALCTL = r"""#!/bin/bash
 [[ "$1 $2 $3 $5" == "-u muster-coordinator -g -n" ]] || exit 1
@@ -64,8 +76,9 @@ grep -E "$4" /var/lib/coordinator.log | tail -n "$6"
 
 # Fake programs for those that need more than one user.
 ONE_USER = {
-    "useradd": "#!/bin/sh\n",
+    "adduser": "#!/bin/sh\n",
     "chgrp": "#!/bin/sh\n",
+    "chown": "#!/bin/sh\n",
     "setpriv": r"""#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
@@ -104,7 +117,7 @@ def prepare(folder, programs):
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
     # Without root, files can be made only in the uppermost folder of each.
-    for top in ("/etc", "/etc/systemd/system", "/usr/local/bin", "/var/lib"):
+    for top in ("/etc", "/usr/local/bin", "/var/lib"):
         upper, work = (f"{folder}/{kind}{top.replace('/', '-')}"
                        for kind in ("upper", "work"))
         os.mkdir(upper)
@@ -120,8 +133,9 @@ def prepare(folder, programs):
     os.makedirs(f"{folder}/clone/bin")
     for program in programs:
         shutil.copy(program, f"{folder}/clone/bin")
-    write_program(f"{folder}/clone/dev", "#!/bin/sh\n[ \"$1\" = build ]\n")
+    os.symlink(DEPLOY, f"{folder}/clone/deploy")
     os.environ["PATH"] = f"/usr/local/bin:{os.environ['PATH']}"
+    write_program("/usr/local/bin/apt-get", APT_GET)
     write_program("/usr/local/bin/systemctl", SYSTEMCTL)
     write_program("/usr/local/bin/journalctl", JOURNALCTL)
     if os.environ[INSIDE] == "user":
