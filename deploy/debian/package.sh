@@ -2,16 +2,18 @@
 # Makes the Debian packages from what ./dev install leaves; called by
 # ./dev package.
 #
-#   deploy/debian/package.sh INSTALLED OUT
+#   deploy/debian/package.sh INSTALLED BUILT OUT
 #
-# INSTALLED is a destdir with everything below /usr, OUT where the .deb files go.
-# SOURCE_DATE_EPOCH is their date. Needs debhelper, and no rights.
+# INSTALLED is a destdir with everything below /usr, BUILT has what Bazel made of
+# client/python, OUT is where the .deb files go. SOURCE_DATE_EPOCH is their date.
+# Needs debhelper, and no rights.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 installed=$(cd "$1" && pwd)
 version=$("$installed/usr/bin/muster-run" --version | cut -d' ' -f2)
-mkdir -p "$2"
-OUT=$(cd "$2" && pwd)
+built=$(cd "$2" && pwd)
+mkdir -p "$3"
+OUT=$(cd "$3" && pwd)
 export OUT
 
 work=$(mktemp -d)
@@ -25,6 +27,18 @@ mv "$work/installed/usr/lib/systemd/system/muster-coordinator.service" \
   "$work/debian/"
 install -D -m 644 "$here/../systemd/coordinator.conf" \
   "$work/installed/etc/muster/coordinator.conf"
+python=$work/installed/usr/lib/python3/dist-packages
+install -D -m 644 -t "$python/muster" "$here/../../client/python/muster"/*.py \
+  "$here/../../client/python/muster/py.typed" "$built/client/python/muster/_abi.py" \
+  "$built/client/python/muster/_core.abi3.so"
+# The library is where others are, too.
+patchelf --remove-rpath "$python/muster/_core.abi3.so"
+mkdir "$python/muster-$version.dist-info"
+cat >"$python/muster-$version.dist-info/METADATA" <<TEXT
+Metadata-Version: 2.1
+Name: muster
+Version: $version
+TEXT
 cat >"$work/debian/changelog" <<TEXT
 muster ($version) bookworm; urgency=medium
 
