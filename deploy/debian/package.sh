@@ -2,18 +2,19 @@
 # Makes the Debian packages from what ./dev install leaves; called by
 # ./dev package.
 #
-#   deploy/debian/package.sh INSTALLED BUILT OUT
+#   deploy/debian/package.sh INSTALLED BUILT ARCHIVES OUT
 #
 # INSTALLED is a destdir with everything below /usr, BUILT has what Bazel made of
-# client/python, OUT is where the .deb files go. SOURCE_DATE_EPOCH is their date.
-# Needs debhelper, and no rights.
+# client/python, ARCHIVES are links to the archives that are part of libmuster,
+# OUT is where the .deb files go. SOURCE_DATE_EPOCH is their date. Needs no rights.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 installed=$(cd "$1" && pwd)
 version=$("$installed/usr/bin/muster-run" --version | cut -d' ' -f2)
 built=$(cd "$2" && pwd)
-mkdir -p "$3"
-OUT=$(cd "$3" && pwd)
+archives=$(cd "$3" && pwd)
+mkdir -p "$4"
+OUT=$(cd "$4" && pwd)
 export OUT
 
 work=$(mktemp -d)
@@ -47,14 +48,9 @@ muster ($version) bookworm; urgency=medium
  -- muster developers <developers@muster.invalid>  $(date -Rd "@$SOURCE_DATE_EPOCH")
 TEXT
 
-# The packages whose archives are part of libmuster: their licences want their
-# notices to come along.
-libraries=$(sed -n '/^static_archives(/,/^)/s/^ \{8\}"\(.*\)",$/\1/p' \
-  "$here/../../WORKSPACE")
-archives=$(pkg-config --variable=libdir libssl)
+# The licences of what is part of libmuster want their notices to come along.
 BUILT_USING=
-for package in $(dpkg -S $(printf "$archives/lib%s.a\n" $libraries) |
-    cut -d: -f1 | sort -u); do
+for package in $(dpkg -S $(readlink -f "$archives"/*.a) | cut -d: -f1 | sort -u); do
   install -D -m 644 "/usr/share/doc/$package/copyright" \
     "$work/installed/usr/share/doc/libmuster0/$package.copyright"
   BUILT_USING+=$(dpkg-query -W \
