@@ -5,7 +5,7 @@
 #   deploy/debian/package.sh INSTALLED BUILT ARCHIVES OUT
 #
 # INSTALLED is a destdir with everything below /usr, BUILT has what Bazel made of
-# client/python, ARCHIVES are links to the archives that are part of libmuster,
+# client/python, ARCHIVES has copies of the archives that are part of libmuster,
 # OUT is where the .deb files go. SOURCE_DATE_EPOCH is their date. Needs no rights.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -50,7 +50,8 @@ TEXT
 
 # The licences of what is part of libmuster want their notices to come along.
 BUILT_USING=
-for package in $(dpkg -S $(readlink -f "$archives"/*.a) | cut -d: -f1 | sort -u); do
+for package in $(cd "$archives"; dpkg -S $(printf '*/%s\n' *.a) | cut -d: -f1 |
+    sort -u); do
   install -D -m 644 "/usr/share/doc/$package/copyright" \
     "$work/installed/usr/share/doc/libmuster0/$package.copyright"
   BUILT_USING+=$(dpkg-query -W \
