@@ -1,4 +1,4 @@
-// Gloo's own collectives, as a peer of muster-bench (worker/bench/README.md):
+// Gloo's own collectives, as a peer of muster-bench (worker/bench/peer.h):
 //
 //   muster-bench all_reduce --nproc=4 --backend=gloo --peer=bin/gloo_peer
 //

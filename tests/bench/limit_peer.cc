@@ -1,5 +1,5 @@
 // A bare all_reduce among processes of one host, as a peer of muster-bench
-// (worker/bench/README.md). It shows the speed without failure handling: the
+// (worker/bench/peer.h). It shows the speed without failure handling: the
 // tensors are in shared memory, each process adds up its part of all tensors
 // and writes the sum to all, and there are two flags. float32 sums only. If a
 // process dies, the others wait for ever.

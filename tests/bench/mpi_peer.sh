@@ -1,5 +1,5 @@
 #!/bin/sh
-# OpenMPI's collectives, as a peer of muster-bench (worker/bench/README.md):
+# OpenMPI's collectives, as a peer of muster-bench (worker/bench/peer.h):
 #
 #   muster-bench all_reduce --nproc=4 --peer=tests/bench/mpi_peer.sh
 #

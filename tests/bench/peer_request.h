@@ -8,7 +8,7 @@
 #include <string>
 
 // Shared by the C++ peers of muster-bench: the lines that they read and answer
-// (worker/bench/README.md).
+// (worker/bench/peer.h).
 namespace muster::tests::bench {
 
 // The request in a line.

@@ -3,7 +3,7 @@
 
     muster-bench all_reduce --nproc=4 --peer=tests/bench/torch_peer.py
 
-Needs python3-torch. The protocol is in worker/bench/README.md.
+Needs python3-torch. The protocol is in worker/bench/peer.h.
 """
 
 import os

@@ -20,11 +20,11 @@ namespace muster::worker::bench {
 // It starts with RANK, WORLD_SIZE and MUSTER_BENCH_FOLDER (a shared folder) in
 // its environment, forms its group and prints `ready NAME`. Then it reads lines
 //   run OPERATION DATATYPE REDOP ELEMENTS ROOT CALLS
-// from its standard input, makes CALLS calls back to back, and answers each line
-// with `seconds S` for one call, `none` if it has no such operation, or any
-// other text, which is an error. ELEMENTS are those of a rank's part where the
-// size is that of all parts. It verifies one call of each size, and ends when
-// its input ends; two seconds later it is killed.
+// from its standard input, makes CALLS calls back to back, and answers each
+// line with `seconds S` for one call, `none` if it has no such operation, or
+// any other text, which is an error. ELEMENTS are those of a rank's part where
+// the size is that of all parts. It verifies one call of each size, and ends
+// when its input ends; two seconds later it is killed.
 class Peer {
  public:
   // Starts `command`, words separated by spaces. All ranks' peers share
