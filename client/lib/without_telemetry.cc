@@ -1,6 +1,5 @@
 // Takes the place of client/groups/process_telemetry.cc in libmuster-core.
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,11 +12,11 @@
 namespace muster::internal {
 
 StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(std::optional<int> port) {
-  const char* variable = std::getenv("MUSTER_HTTP_PORT");
-  if (port.has_value() || (variable != nullptr && *variable != '\0')) {
+  // MUSTER_HTTP_PORT, which muster-run sets, has no effect.
+  if (port.has_value()) {
     return UnimplementedError(
         "libmuster-core serves no metrics: link libmuster, or do without "
-        "http_port and MUSTER_HTTP_PORT");
+        "http_port");
   }
   return std::unique_ptr<Telemetry>();
 }

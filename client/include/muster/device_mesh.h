@@ -162,8 +162,8 @@ class DeviceMesh {
   bool operator==(const DeviceMesh& other) const;
 
  private:
-  struct Dim;
-  struct Root;
+  struct MUSTER_HIDDEN Dim;
+  struct MUSTER_HIDDEN Root;
 
   DeviceMesh(std::shared_ptr<Root> root, std::vector<Dim> dims);
 

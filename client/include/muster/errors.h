@@ -64,7 +64,7 @@ class DistError : public std::runtime_error {
   const std::vector<int>& culprit_ranks() const noexcept;
 
  private:
-  struct Detail;
+  struct MUSTER_HIDDEN Detail;
   // Shared, so that copying the exception cannot throw.
   std::shared_ptr<const Detail> detail_;
 };

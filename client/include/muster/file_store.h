@@ -59,7 +59,7 @@ class FileStore : public Store {
   int64_t OpenStores();
 
  private:
-  class File;
+  class MUSTER_HIDDEN File;
 
   FileStore(std::shared_ptr<File> file, std::chrono::milliseconds timeout);
 

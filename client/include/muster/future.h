@@ -17,6 +17,10 @@
 #include "muster/base/mutex.h"
 #include "muster/base/thread_annotations.h"
 
+namespace muster::internal {
+class Continuations;
+}  // namespace muster::internal
+
 namespace MUSTER_EXPORT muster {
 
 class Work;
@@ -25,8 +29,6 @@ template <typename T>
 class Future;
 
 namespace internal {
-
-class Continuations;
 
 // The part of a future that does not depend on the value's type. Thread-safe.
 class FutureCore {

@@ -58,7 +58,7 @@ class HashStore : public Store {
   std::chrono::milliseconds timeout() const override;
 
  private:
-  class Map;
+  class MUSTER_HIDDEN Map;
 
   HashStore(std::shared_ptr<Map> map, std::chrono::milliseconds timeout);
 

@@ -54,7 +54,7 @@ class SpawnedProcesses {
   friend std::unique_ptr<SpawnedProcesses> SpawnAsync(
       const std::function<void(int)>& fn, int nprocs,
       const SpawnOptions& options);
-  struct Process;
+  struct MUSTER_HIDDEN Process;
 
   explicit SpawnedProcesses(const SpawnOptions& options);
 

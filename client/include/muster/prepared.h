@@ -8,11 +8,11 @@
 #include "muster/base/export.h"
 #include "muster/process_group.h"
 
-namespace MUSTER_EXPORT muster {
-
-namespace dataplane {
+namespace muster::dataplane {
 class PreparedCollective;
-}  // namespace dataplane
+}  // namespace muster::dataplane
+
+namespace MUSTER_EXPORT muster {
 
 // PreparedCollective is a collective with its arguments, like a persistent
 // collective of MPI 4 (MPI_Allreduce_init). What every call checks and looks up

@@ -21,6 +21,10 @@
 #include "muster/dataplane/work.h"
 #include "muster/future.h"
 
+namespace muster::internal {
+class GroupState;
+}  // namespace muster::internal
+
 namespace MUSTER_EXPORT muster {
 
 using dataplane::DataType;
@@ -39,8 +43,6 @@ using dataplane::ToFloat8;
 using dataplane::ValueIndex;
 
 namespace internal {
-
-class GroupState;
 
 // A rank as a caller names it: by the global rank, or by the rank in the group.
 struct RankArgument {

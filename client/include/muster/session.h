@@ -16,11 +16,11 @@
 #include "muster/base/thread_annotations.h"
 #include "muster/errors.h"
 
-namespace MUSTER_EXPORT muster {
-
-namespace internal {
+namespace muster::internal {
 class StreamSession;
-}  // namespace internal
+}  // namespace muster::internal
+
+namespace MUSTER_EXPORT muster {
 
 // Reports that a member of the job is gone: another member, or this one after
 // it reported a failure. kWaiting reports that members wait for the next

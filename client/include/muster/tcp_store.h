@@ -12,11 +12,11 @@
 #include "muster/base/export.h"
 #include "muster/store.h"
 
-namespace MUSTER_EXPORT muster {
-
-namespace internal {
+namespace muster::internal {
 struct Deadline;
-}  // namespace internal
+}  // namespace muster::internal
+
+namespace MUSTER_EXPORT muster {
 
 struct TcpStoreOptions {
   // The host that serves the store, as all of its processes name it.
