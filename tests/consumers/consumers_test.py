@@ -80,7 +80,7 @@ class ConsumersTest(unittest.TestCase):
         run("cmake", "-S", f"{self.folder}/projects/cmake", "-B", build, *options,
             env=environment)
         run("cmake", "--build", build, env=environment)
-        return f"{build}/all_reduce"
+        return build
 
     def make(self, target, *variables):
         folder = f"{self.folder}/projects/make"
@@ -91,9 +91,10 @@ class ConsumersTest(unittest.TestCase):
     def test_a_cmake_project_finds_it_also_where_it_was_moved_to(self):
         moved = f"{self.folder}/moved here"
         shutil.copytree(self.prefix, moved, symlinks=True)
-        program = self.cmake(moved)
-        self.assertIn(f"{moved}/lib/libmuster.so.0", run("ldd", program))
-        self.run_two_ranks(program, moved)
+        build = self.cmake(moved)
+        for program in (f"{build}/all_reduce", f"{build}/all_reduce_c"):
+            self.assertIn(f"{moved}/lib/libmuster.so.0", run("ldd", program))
+            self.run_two_ranks(program, moved)
 
     def test_cmake_refuses_another_minor_version(self):
         with self.assertRaisesRegex(AssertionError, r'compatible\s+with\s+requested\s+version "0\.2"'):
@@ -101,6 +102,7 @@ class ConsumersTest(unittest.TestCase):
 
     def test_a_makefile_finds_it_by_pkg_config(self):
         self.run_two_ranks(self.make("all_reduce"), self.prefix)
+        self.run_two_ranks(self.make("all_reduce_c"), self.prefix)
 
     def test_a_library_without_a_coordinator_uses_that_of_others(self):
         program = self.make("all_reduce_core", f"CORE={os.path.realpath('client/lib')}")
