@@ -74,6 +74,15 @@ class ConsumersTest(unittest.TestCase):
             self.assertIn(
                 f"muster {version}: rank {rank} has 1; INVALID_ARGUMENT", output)
 
+    def run_right(self, program, prefix):
+        for ranks in (1, 3, 4):
+            with self.subTest(ranks=ranks):
+                output = run("muster-run", "--standalone",
+                             f"--nproc-per-node={ranks}", "--", program,
+                             env=self.environment(prefix))
+                for rank in range(ranks):
+                    self.assertIn(f"rank {rank}: right\n", output)
+
     def cmake(self, prefix, *options):
         build = tempfile.mkdtemp(dir=self.folder)
         environment = self.environment(prefix)
@@ -95,6 +104,7 @@ class ConsumersTest(unittest.TestCase):
         for program in (f"{build}/all_reduce", f"{build}/all_reduce_c"):
             self.assertIn(f"{moved}/lib/libmuster.so.0", run("ldd", program))
             self.run_two_ranks(program, moved)
+        self.run_right(f"{build}/lightgbm", moved)
 
     def test_cmake_refuses_another_minor_version(self):
         with self.assertRaisesRegex(AssertionError, r'compatible\s+with\s+requested\s+version "0\.2"'):
@@ -103,6 +113,9 @@ class ConsumersTest(unittest.TestCase):
     def test_a_makefile_finds_it_by_pkg_config(self):
         self.run_two_ranks(self.make("all_reduce"), self.prefix)
         self.run_two_ranks(self.make("all_reduce_c"), self.prefix)
+
+    def test_a_program_in_the_style_of_mpi_in_c(self):
+        self.run_right(self.make("mpi_style"), self.prefix)
 
     def test_a_library_without_a_coordinator_uses_that_of_others(self):
         program = self.make("all_reduce_core", f"CORE={os.path.realpath('client/lib')}")
