@@ -107,6 +107,7 @@ OLD_WORDS = re.compile(
 OF_FUNCTION = re.compile(
     r"\b(?!(?:AllOf|AnyOf|AllOfArray|AnyOfArray)\b)[A-Z]\w*Of(?=[(<])")
 # The tag of an image of ours.
+VERSION_HEADER = "base/include/muster/version.h"
 IMAGE_VERSION = re.compile(
     r"(?:newTag: |VERSION=|/muster(?:-\w+)?:)(\d+\.\d+\.\d+)\b")
 # A comment has a subject. In place of a noun no clause stands.
@@ -337,7 +338,9 @@ def check_protos(tree):
 
 
 def check_version(tree):
-    header = "\n".join(tree.lines("base/include/muster/version.h"))
+    if VERSION_HEADER not in tree.files:
+        return
+    header = "\n".join(tree.lines(VERSION_HEADER))
     version = ".".join(re.findall(
         r"#define MUSTER_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
     for path in tree.files:

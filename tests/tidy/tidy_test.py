@@ -55,6 +55,14 @@ class RuleTest(unittest.TestCase):
         for line in ("// The lease\n// of a member.\n", "// That is, none.\n"):
             self.assertNotIn("comment", rules_of("client/a.cc", line))
 
+    def test_images_have_the_version(self):
+        header = "".join(f"#define MUSTER_VERSION_{part} {number}\n" for part, number in
+                         (("MAJOR", 1), ("MINOR", 2), ("PATCH", 3)))
+        for tag, wrong in (("1.2.3", False), ("1.2.2", True)):
+            found = violations_of({"base/include/muster/version.h": header,
+                                   "deploy/a.yaml": f"newTag: {tag}\n"})
+            self.assertEqual(any(": version:" in v for v in found), wrong)
+
     def test_readmes_are_short(self):
         self.assertIn("words", rules_of("client/README.md", "word " * 2501))
         self.assertNotIn("words", rules_of("client/README.md", "word " * 2500))
