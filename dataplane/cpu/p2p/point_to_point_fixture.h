@@ -5,9 +5,9 @@
 // receives: this rank is 0, and the test plays rank 1, over a transport without
 // a network.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -64,7 +64,7 @@ class ScriptTransport : public FakeTransport, private P2pConnections {
       if (message.type == Message::kTensor) {
         void* const memory = callbacks_.find_memory(1, message, bytes);
         if (memory == nullptr) return;
-        std::memcpy(memory, payload.data(), bytes);
+        std::ranges::copy(payload, static_cast<float*>(memory));
         callbacks_.received(1, message, {});
         return;
       }
