@@ -40,7 +40,7 @@
  * several threads at once, except where a comment says "one thread at a time".
  * Threads that start collectives on one group must agree on their order. A
  * callback must not throw, and must not end the thread by longjmp or
- * pthread_exit.
+ * pthread_exit; nor must a thread be cancelled in a call (pthread_cancel).
  *
  * Processes. A forked child cannot use its parent's groups, works, stores and
  * sessions: calls fail with MUSTER_FAILED_PRECONDITION. Fork before
