@@ -850,6 +850,57 @@ static void CheckGroup(muster_group* group, int32_t size) {
   CHECK(one == size);
 }
 
+/* A group of the last rank alone, whose rank in the group is 0. */
+static void GroupRanks(void) {
+  const int32_t last[1] = {ranks - 1};
+  muster_group* group = NULL;
+  OK(muster_new_group(last, 1, NULL, &group));
+  if (rank == last[0]) {
+    int64_t value = 7;
+    muster_tensor tensor = Int64s(&value, 1);
+    muster_root_options root = {.size = sizeof(root), .is_group_rank = 1};
+    muster_reduction_options reduction = {.size = sizeof(reduction),
+                                          .is_group_rank = 1};
+    muster_object_options object = {.size = sizeof(object), .is_group_rank = 1};
+    muster_p2p_options p2p = {.size = sizeof(p2p), .is_group_rank = 1};
+    const muster_bytes bytes = {"x", 1};
+    muster_strings* result = NULL;
+    OK(muster_broadcast(&tensor, last[0], group, NULL));
+    OK(muster_broadcast(&tensor, 0, group, &root));
+    OK(muster_reduce(&tensor, last[0], MUSTER_SUM, group, NULL));
+    OK(muster_reduce(&tensor, 0, MUSTER_SUM, group, &reduction));
+    int64_t copy = 0;
+    muster_tensor other = Int64s(&copy, 1);
+    OK(muster_gather(&tensor, &other, 1, last[0], group, NULL));
+    OK(muster_gather(&tensor, &other, 1, 0, group, &root));
+    OK(muster_scatter(&other, &tensor, 1, last[0], group, NULL));
+    OK(muster_scatter(&other, &tensor, 1, 0, group, &root));
+    OK(muster_broadcast_object_list(&bytes, 1, last[0], group, NULL, &result));
+    muster_strings_release(result);
+    OK(muster_gather_object("x", 1, 0, group, &object, &result));
+    CHECK(muster_strings_count(result) == 1);
+    muster_strings_release(result);
+    OK(muster_gather_object("x", 1, last[0], group, NULL, &result));
+    CHECK(muster_strings_count(result) == 1);
+    muster_strings_release(result);
+    muster_work* works[2] = {NULL, NULL};
+    OK(muster_isend(&tensor, 0, group, &p2p, &works[0]));
+    OK(muster_irecv(&other, last[0], group, NULL, &works[1]));
+    OK(muster_work_wait(works[1]));
+    for (int i = 0; i < 2; ++i) muster_work_release(works[i]);
+    CHECK(value == 7 && copy == 7);
+    if (last[0] != 0) {
+      /* Global rank 0 is not in the group. */
+      CHECK(muster_broadcast(&tensor, 0, group, NULL) ==
+            MUSTER_INVALID_ARGUMENT);
+      CHECK(muster_isend(&tensor, 0, group, NULL, &works[0]) ==
+            MUSTER_INVALID_ARGUMENT);
+    }
+  }
+  muster_group_release(group);
+  Say("group_ranks");
+}
+
 static void Groups(void) {
   const int32_t first[1] = {0};
   muster_new_group_options options = {
@@ -1116,6 +1167,7 @@ static void EveryVerb(void) {
   PointToPoint();
   Coalescing();
   Objects();
+  GroupRanks();
   Groups();
   Meshes();
   TheStore();
