@@ -100,8 +100,8 @@ TEST(BenchOptionsTest, AllIsEveryTypeAndOperation) {
   const auto options =
       ParseBenchOptions({"all_reduce", "--datatype=all", "--redop=all"}, {});
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_EQ(options->data_types.size(), 14u);
-  EXPECT_EQ(options->reduce_ops.size(), 9u);
+  EXPECT_EQ(options->data_types.size(), 22u);
+  EXPECT_EQ(options->reduce_ops.size(), 12u);
   EXPECT_TRUE(options->all_types);
 }
 
