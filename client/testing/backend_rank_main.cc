@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -97,6 +98,49 @@ void ReduceEverything() {
       });
     }
   }
+}
+
+// Opaque elements of 3 bytes by a function that keeps the lowest rank's, and
+// pairs.
+void ReduceByFunctions(size_t count) {
+  const int size = GetWorldSize();
+  const int rank = GetRank();
+  const ReduceFunction left([](const void* in, void* inout,
+                               size_t n) { std::memcpy(inout, in, 3 * n); },
+                            {.is_commutative = false, .element_bytes = 3});
+  const auto fill = [rank](std::vector<uint8_t>& bytes) {
+    std::fill(bytes.begin(), bytes.end(), static_cast<uint8_t>(rank));
+  };
+  const auto are = [](const std::vector<uint8_t>& bytes, int value) {
+    return std::ranges::all_of(bytes,
+                               [value](uint8_t byte) { return byte == value; });
+  };
+  std::vector<uint8_t> bytes(3 * count);
+  const Tensor tensor =
+      Tensor::Opaque(bytes.data(), 3, {static_cast<int64_t>(count)});
+  fill(bytes);
+  AllReduce(tensor, {.op = left});
+  Expect(are(bytes, 0), "all_reduce by a function");
+  fill(bytes);
+  muster::Reduce(tensor, size - 1, {.op = left});
+  Expect(are(bytes, rank == size - 1 ? 0 : rank), "reduce by a function");
+  std::vector<uint8_t> whole(bytes.size() * static_cast<size_t>(size));
+  fill(whole);
+  fill(bytes);
+  ReduceScatterV(
+      tensor,
+      Tensor::Opaque(whole.data(), 3, {static_cast<int64_t>(whole.size() / 3)}),
+      std::vector<int64_t>(static_cast<size_t>(size),
+                           static_cast<int64_t>(count)),
+      {.op = left});
+  Expect(are(bytes, 0), "reduce_scatter_v by a function");
+
+  using Pair = ValueIndex<double, int64_t>;
+  std::vector<Pair> pairs(count, Pair{static_cast<double>(-rank), rank});
+  AllReduce(pairs, {.op = ReduceOp::kMinloc});
+  Expect(pairs == std::vector<Pair>(
+                      count, Pair{static_cast<double>(1 - size), size - 1}),
+         "all_reduce of pairs");
 }
 
 // The data of rank `from` for rank `to`.
@@ -329,6 +373,7 @@ int Run(const std::string& backend, const std::string& what) {
   } else if (what == "all") {
     ReduceEverything();
     for (const size_t count : kCounts) {
+      ReduceByFunctions(count);
       MoveEqual(count);
       MoveUneven(count);
     }
