@@ -111,14 +111,8 @@ std::string UserSizeMismatch(int peer, int rank, const MessageHeader& theirs,
                         " bytes in ", LabelText(theirs), ", rank ", rank,
                         " of ", our_bytes);
   }
-  if (theirs.element_count != ours.element_count) {
-    return absl::StrCat("rank ", peer, " gives rank ", rank, " ",
-                        theirs.element_count, " ", TypeText(theirs), " in ",
-                        LabelText(theirs), ", rank ", rank, " takes ",
-                        ours.element_count);
-  }
   return absl::StrCat("rank ", peer, " and rank ", rank,
-                      " have other sizes in ", LabelText(theirs));
+                      " reduce different sizes in ", LabelText(theirs));
 }
 
 // Describes two headers of a directed kind that differ in sizes only.
@@ -199,8 +193,9 @@ std::string MessageHeader::Describe() const {
   if (static_cast<Step>(step) != Step::kNone) return text;
   if (collective_kind == CollectiveKind::kBarrier) return text;
   absl::StrAppend(&text, " of ");
-  // In a directed kind the size is one rank's own.
-  if (element_count > 0 || !IsDirected(collective_kind)) {
+  // In a directed kind the size is one rank's own. In a reduction by a function
+  // of the user it is that of a step.
+  if (!IsByUser(*this) && (element_count > 0 || !IsDirected(collective_kind))) {
     absl::StrAppend(&text, element_count, " ");
   }
   absl::StrAppend(&text, TypeText(*this));

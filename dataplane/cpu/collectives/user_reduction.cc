@@ -31,6 +31,8 @@ class Run {
         element_bytes_(collective.function_element_bytes()),
         units_(collective.opaque_bytes > 0 ? element_bytes_ : 1) {}
 
+  // An empty all_gather: all ranks compare what they reduce.
+  Status Meet();
   // AllReduce and Reduce of small tensors.
   Status Gathered();
   // AllReduce and Reduce in which each rank combines a part.
@@ -104,6 +106,11 @@ Status Run::Step(CollectiveKind kind, Collective::Tensors inputs,
   step.deadline = collective_.deadline;
   step.sequence = collective_.sequence;
   return run_step_(step);
+}
+
+Status Run::Meet() {
+  return Step(CollectiveKind::kAllGather, {ToTensor({})},
+              ToTensors(Blocks(world_size_)));
 }
 
 Status Run::Gathered() {
@@ -193,7 +200,7 @@ Status Run::ReduceScatter() {
 }  // namespace
 
 Status UserReduction::Run(const Collective& collective, int rank,
-                          int world_size, RunStep run_step,
+                          int world_size, bool meets_first, RunStep run_step,
                           const char*& algorithm) {
   if (world_size == 1) {
     if (!collective.tensors.empty()) return OkStatus();
@@ -202,12 +209,20 @@ Status UserReduction::Run(const Collective& collective, int rank,
     return OkStatus();
   }
   cpu::Run run(collective, rank, world_size, run_step, operands_);
+  const bool is_gathered =
+      !collective.tensors.empty() &&
+      collective.tensors[0].bytes() <=
+          kGatheredBytesMax / static_cast<size_t>(world_size);
+  // A small all_reduce begins with an all_gather anyway.
+  if (meets_first && !(is_gathered && !IsRooted(collective.kind))) {
+    Status met = run.Meet();
+    if (!met.ok()) return met;
+  }
   if (collective.tensors.empty()) {
     algorithm = "scattered";
     return run.ReduceScatter();
   }
-  const size_t bytes = collective.tensors[0].bytes();
-  if (bytes <= kGatheredBytesMax / static_cast<size_t>(world_size)) {
+  if (is_gathered) {
     algorithm = "gathered";
     return run.Gathered();
   }

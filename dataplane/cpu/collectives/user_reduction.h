@@ -27,8 +27,11 @@ class UserReduction {
   using RunStep = absl::FunctionRef<Status(const Collective& step)>;
 
   // Returns the name of the algorithm that has run in `algorithm`.
+  // `meets_first`: the first step is an all_gather. Needed where steps of other
+  // kinds go another way than reductions: ranks that disagree would wait for
+  // each other there. The same on all ranks.
   Status Run(const Collective& collective, int rank, int world_size,
-             RunStep run_step, const char*& algorithm);
+             bool meets_first, RunStep run_step, const char*& algorithm);
 
  private:
   RankOrderOperands operands_;

@@ -157,8 +157,13 @@ inline Status Engine::Move(const Collective& collective,
 
 Status Engine::RunUserReduction(const Collective& collective) {
   const char* algorithm = "";
+  // On several hosts, data with one receiver takes the connections.
+  const bool has_two_ways =
+      shortcut_ != nullptr &&
+      !shortcut_->Takes({.kind = CollectiveKind::kAllToAll});
   Status status = user_reduction_.Run(
       collective, transport_->rank(), transport_->world_size(),
+      /*meets_first=*/has_two_ways,
       [this](const Collective& step) {
         return Move(step, /*prepared=*/nullptr);
       },

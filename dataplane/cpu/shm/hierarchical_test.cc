@@ -95,33 +95,46 @@ TEST_P(HierarchicalTest, WhatWentHierarchicallyIsKnown) {
 
 // Small tensors use one inter-host group, large ones all of them. Ranks that
 // differ in this must still notice.
+void ExpectAllAreToldOfALargeTensor(CollectiveKind kind, ReduceOp op) {
+  for (const int odd_one : {0, 1, kRanks - 1}) {
+    for (const bool odd_is_large : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " ", ReduceOpName(op),
+                                ", rank ", odd_one,
+                                odd_is_large ? " large" : " small"));
+      LocalWorld world({.backend = "shm", .world_size = kRanks});
+      world.OnEachRank([&](Communicator& communicator) {
+        const int rank = communicator.rank();
+        const bool is_large = (rank == odd_one) == odd_is_large;
+        Sample sample(kind, {.rank = rank,
+                             .world_size = kRanks,
+                             .count = is_large ? 50'000u : 8u});
+        sample.collective.reduce_op = op;
+        if (op == ReduceOp::kUser) {
+          sample.collective.function =
+              ReduceFunction([](const void*, void*, size_t) {});
+        }
+        Status status =
+            communicator.Start(sample.collective)->Wait(Clock::now() + kSoon);
+        // In some kinds a rank is done after it has given its data.
+        for (int i = 0; i < 2 && status.ok(); ++i) {
+          Sample meeting(CollectiveKind::kAllToAll,
+                         {.rank = rank, .world_size = kRanks});
+          status = communicator.Start(meeting.collective)
+                       ->Wait(Clock::now() + kSoon);
+        }
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr(CollectiveKindName(kind)));
+      });
+    }
+  }
+}
+
 TEST_P(HierarchicalTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
   for (const CollectiveKind kind : kTaken) {
-    for (const int odd_one : {0, 1, kRanks - 1}) {
-      for (const bool odd_is_large : {false, true}) {
-        SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), ", rank ", odd_one,
-                                  odd_is_large ? " large" : " small"));
-        LocalWorld world({.backend = "shm", .world_size = kRanks});
-        world.OnEachRank([&](Communicator& communicator) {
-          const int rank = communicator.rank();
-          const bool is_large = (rank == odd_one) == odd_is_large;
-          Sample sample(kind, {.rank = rank,
-                               .world_size = kRanks,
-                               .count = is_large ? 50'000u : 8u});
-          Status status =
-              communicator.Start(sample.collective)->Wait(Clock::now() + kSoon);
-          // In some kinds a rank is done after it has given its data.
-          for (int i = 0; i < 2 && status.ok(); ++i) {
-            Sample meeting(CollectiveKind::kAllToAll,
-                           {.rank = rank, .world_size = kRanks});
-            status = communicator.Start(meeting.collective)
-                         ->Wait(Clock::now() + kSoon);
-          }
-          EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
-          EXPECT_THAT(std::string(status.message()),
-                      HasSubstr(CollectiveKindName(kind)));
-        });
-      }
+    ExpectAllAreToldOfALargeTensor(kind, ReduceOp::kSum);
+    if (IsReduction(kind)) {
+      ExpectAllAreToldOfALargeTensor(kind, ReduceOp::kUser);
     }
   }
 }
