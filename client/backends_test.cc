@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/testing/processes.h"
@@ -361,6 +362,27 @@ TEST(MpirunTest, ATimeoutEndsTheGroup) {
                                    Me(1) + "mpi sum 2.000000 root 1",
                                    Me(0) + "done", late, late, Me(1) + "done"));
   EXPECT_EQ(mpirun.Wait().signal, 0);
+}
+
+// MPI itself would not notice, and leave parts of the outputs as they were.
+TEST(MpirunTest, CountsAndOperationsThatDifferBetweenRanksAreAnErrorOnAll) {
+  const std::pair<std::string, std::string> calls[] = {
+      {"gather_counts", "all_gather #4"},
+      {"scatter_counts", "reduce_scatter #4"},
+      {"function_counts", "all_reduce #4"},
+      {"operations", "reduce_scatter #4"}};
+  for (const auto& [what, label] : calls) {
+    SCOPED_TRACE(what);
+    Mpirun mpirun(2, what);
+    const auto differ = AllOf(
+        StartsWith("error DistBackendError"),
+        HasSubstr(label + ": the ranks differ in counts, type or operation"));
+    EXPECT_THAT(mpirun.Lines(6),
+                UnorderedElementsAre(Me(0) + "mpi sum 2.000000 root 1",
+                                     Me(1) + "mpi sum 2.000000 root 1", differ,
+                                     differ, Me(0) + "done", Me(1) + "done"));
+    EXPECT_EQ(mpirun.Wait().signal, 0);
+  }
 }
 
 // Their ranks in MPI differ, so MPI alone would wait forever.

@@ -318,6 +318,27 @@ void BeLate() {
   SayProblem([&] { AllReduce(value); });
 }
 
+// For two ranks, whose counts differ.
+void DifferInCounts(const std::string& what) {
+  const std::vector<int64_t> counts = {2, GetRank() == 0 ? 3 : 2};
+  std::vector<int64_t> whole(5);
+  std::vector<int64_t> own(2);
+  const ReduceFunction first = ReduceFunction::ForElements<int64_t>(
+      [](int64_t a, int64_t) { return a; });
+  SayProblem([&] {
+    if (what == "gather_counts") AllGatherV(whole, own, counts);
+    if (what == "scatter_counts") ReduceScatterV(own, whole, counts);
+    if (what == "function_counts") {
+      AllReduce(Tensor(whole.data(), {counts[1]}), {.op = first});
+    }
+    if (what == "operations") {
+      ReduceScatterV(own, whole, {2, 3},
+                     {.op = GetRank() == 0 ? ReduceOperator(first)
+                                           : ReduceOperator(ReduceOp::kMax)});
+    }
+  });
+}
+
 // For two mpiruns with two processes each: each process of the first forms a
 // group with one of the second.
 int MeetStrangers(const std::string& backend) {
@@ -370,6 +391,8 @@ int Run(const std::string& backend, const std::string& what) {
         std::to_string(root[0]));
   if (what == "late") {
     BeLate();
+  } else if (what.ends_with("_counts") || what == "operations") {
+    DifferInCounts(what);
   } else if (what == "all") {
     ReduceEverything();
     for (const size_t count : kCounts) {

@@ -75,6 +75,19 @@ Status InitializeMpi() {
   return status;
 }
 
+// The bytes of the largest result that a rank of the reduction gets.
+size_t LargestResultBytes(const Collective& collective) {
+  if (!collective.tensors.empty()) return collective.tensors[0].bytes();
+  size_t bytes = collective.outputs[0].bytes();
+  // Unless it is one tensor for all.
+  if (KnowsAllSizes(collective.kind)) {
+    for (const Tensor& input : collective.inputs) {
+      bytes = std::max(bytes, input.bytes());
+    }
+  }
+  return bytes;
+}
+
 class MpiBackend : public Backend {
  public:
   // `comms`: one communicator for collectives and one for sends and receives,
@@ -113,15 +126,23 @@ class MpiBackend : public Backend {
         IsReduction(collective.kind) && collective.reduce_op == ReduceOp::kUser;
     Status status = is_by_user ? OkStatus() : CheckReducible("mpi", collective);
     if (!status.ok()) return status;
-    // Each rank gets all operands.
-    const size_t most_bytes =
-        is_by_user ? INT_MAX / static_cast<size_t>(options_.world_size)
-                   : INT_MAX / 2;
     // MPI counts in int, and accumulators may be twice as large as elements.
+    const size_t most_bytes = is_by_user ? INT_MAX : INT_MAX / 2;
     if (collective.bytes() > most_bytes) {
       return UnimplementedError(
           absl::StrCat("the mpi backend takes tensors of at most ", most_bytes,
                        " bytes together, got ", collective.bytes()));
+    }
+    if (is_by_user) {
+      // A rank that combines gets the operands of all ranks.
+      const size_t most_result_bytes =
+          INT_MAX / static_cast<size_t>(options_.world_size);
+      const size_t result_bytes = LargestResultBytes(collective);
+      if (result_bytes > most_result_bytes) {
+        return UnimplementedError(absl::StrCat(
+            "the mpi backend reduces by a function at most ", most_result_bytes,
+            " bytes for a rank, got ", result_bytes));
+      }
     }
     if (IsPointToPoint(collective.kind) && collective.tag > TagMax()) {
       return UnimplementedError(
@@ -171,7 +192,7 @@ class MpiBackend : public Backend {
       {
         std::unique_lock lock(mutex_);
         const auto wanted = [&] { return !cause_.ok() || !queue_.empty(); };
-        if (running_.empty()) {
+        if (running_.empty() && waiting_.empty()) {
           changed_.wait(lock, wanted);
         } else if (!moved_) {
           changed_.wait_for(lock, kPause, wanted);
@@ -184,11 +205,30 @@ class MpiBackend : public Backend {
         return End(cause);
       }
       for (auto& operation : started) {
-        operation->Begin(comms_);
-        running_.push_back(std::move(operation));
+        operation->is_message() ? Begin(std::move(operation))
+                                : waiting_.push_back(std::move(operation));
       }
-      moved_ = AskAll();
+      moved_ = BeginWaiting();
+      moved_ = AskAll() || moved_;
     }
+  }
+
+  void Begin(std::unique_ptr<Operation> operation) {
+    operation->Begin(comms_);
+    running_.push_back(std::move(operation));
+  }
+
+  // Begins the collectives that may. Returns whether there were any.
+  bool BeginWaiting() {
+    const size_t before = waiting_.size();
+    while (!waiting_.empty() &&
+           std::ranges::none_of(running_, [](const auto& operation) {
+             return operation->is_comparing();
+           })) {
+      Begin(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    return waiting_.size() < before;
   }
 
   // Completes the operations that are done or late. Returns whether there were
@@ -218,6 +258,8 @@ class MpiBackend : public Backend {
       Abandon(std::move(operation));
     }
     running_.clear();
+    for (auto& operation : waiting_) operation->Fail(cause);
+    waiting_.clear();
   }
 
   // Leaks an operation whose memory MPI may still use.
@@ -236,6 +278,8 @@ class MpiBackend : public Backend {
   std::deque<std::unique_ptr<Operation>> queue_;
 
   // Used only by the thread.
+  // Collectives that have not begun, because one before compares.
+  std::deque<std::unique_ptr<Operation>> waiting_;
   std::list<std::unique_ptr<Operation>> running_;
   bool moved_ = false;
   bool abandoned_ = false;

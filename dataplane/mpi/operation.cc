@@ -181,14 +181,53 @@ void Operation::CopyOut(const Collective::Tensors& tensors) {
 }
 
 void Operation::Begin(const Comms& comms) {
+  comm_ = is_message() ? comms.messages : comms.collectives;
+  // In these kinds, wrong counts leave memory as it was.
+  is_comparing_ = is_by_user_ || KnowsAllSizes(collective_.kind);
+  is_comparing_ ? Compare() : Move();
+}
+
+void Operation::Compare() {
+  const Collective::Tensors* const common = collective_.common();
+  const Collective::Tensors& equal =
+      common != nullptr ? *common : collective_.read();
+  // FNV-1a.
+  uint64_t digest = 14695981039346656037u;
+  const auto add = [&digest](uint64_t value) {
+    for (int i = 0; i < 8; ++i, value >>= 8) {
+      digest = (digest ^ (value & 0xff)) * 1099511628211u;
+    }
+  };
+  add(static_cast<uint64_t>(collective_.kind));
+  add(static_cast<uint64_t>(collective_.data_type()));
+  add(static_cast<uint64_t>(collective_.opaque_bytes));
+  add(static_cast<uint64_t>(collective_.reduce_op));
+  add(collective_.function.options().is_commutative ? 1 : 0);
+  for (const Tensor& tensor : equal) {
+    add(static_cast<uint64_t>(tensor.element_count()));
+  }
+  // The digests are equal if the least one is the largest one.
+  digests_ = {digest, ~digest};
+  code_ = MPI_Iallreduce(digests_.data(), least_.data(), 2, MPI_UINT64_T,
+                         MPI_MIN, comm_, &request_);
+}
+
+Status Operation::CheckSame() const {
+  if (least_[0] == ~least_[1]) return OkStatus();
+  return InvalidArgumentError(
+      absl::StrCat(collective_.Label(),
+                   ": the ranks differ in counts, type or operation; rank ",
+                   rank_, " runs ", collective_.Describe()));
+}
+
+void Operation::Move() {
   if (is_by_user_) {
     PrepareUserReduction();
-    code_ = FindUserFunction(collective_.kind)(*this, comms.collectives);
+    code_ = FindUserFunction(collective_.kind)(*this, comm_);
     return;
   }
   reduction_ != nullptr ? PrepareReduction() : PrepareMovement();
-  code_ = FindFunction(collective_.kind)(
-      *this, is_message() ? comms.messages : comms.collectives);
+  code_ = FindFunction(collective_.kind)(*this, comm_);
 }
 
 void Operation::PrepareUserReduction() {
@@ -271,6 +310,13 @@ bool Operation::Ask() {
   Status status;
   if (code_ != MPI_SUCCESS) {
     status = ToStatus(code_, collective_.Label());
+  } else if (is_comparing_) {
+    is_comparing_ = false;
+    status = CheckSame();
+    if (status.ok()) {
+      Move();
+      return false;
+    }
   } else if (collective_.kind == CollectiveKind::kRecv) {
     status = CheckReceived(received);
   }

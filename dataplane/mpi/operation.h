@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,8 +36,13 @@ class Operation {
   Operation(const Collective& collective, std::shared_ptr<PromisedWork> work,
             int rank, int world_size);
 
-  // Copies the inputs and starts the MPI call.
+  // Starts to compare what the ranks expect, if MPI would not notice that they
+  // differ; otherwise, moves the data.
   void Begin(const Comms& comms);
+
+  // Whether it compares. No other collective may begin meanwhile: all ranks
+  // must start MPI's collectives in the same order.
+  bool is_comparing() const { return is_comparing_; }
 
   // Polls MPI. If the operation is over, writes the outputs, completes the work
   // and returns true.
@@ -80,6 +86,11 @@ class Operation {
   MPI_Datatype type() const;
   MPI_Op op() const;
 
+  void Compare();
+  // Errors: kInvalidArgument, on all ranks if they differ.
+  Status CheckSame() const;
+  // Copies the inputs and starts the MPI call.
+  void Move();
   void PrepareReduction();
   void PrepareUserReduction();
   void PrepareMovement();
@@ -108,6 +119,12 @@ class Operation {
   // MPI reads these until the end.
   Layout out_;
   Layout in_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  bool is_comparing_ = false;
+  // The digest of what this rank expects and its complement, and the least
+  // ones of all ranks.
+  std::array<uint64_t, 2> digests_ = {};
+  std::array<uint64_t, 2> least_ = {};
   // The tensors to fill from the incoming buffer; empty if this rank has none.
   Collective::Tensors results_;
   int code_ = MPI_SUCCESS;  // result of the call that started it

@@ -379,7 +379,8 @@ class ProcessGroup {
   // ranks.
   //
   // Reductions by a function of the user: backends on the CPU (shm, gloo, mpi)
-  // combine the ranks' tensors in rank order. nccl refuses them
+  // combine the ranks' tensors in rank order; mpi takes at most 2 GiB, also for
+  // one rank's result times the number of ranks. nccl refuses them
   // (kUnimplemented), as it does kMinloc and kMaxloc.
   Work AllReduce(const Tensor& tensor, const AllReduceOptions& options = {});
 
