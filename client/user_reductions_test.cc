@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,7 @@ namespace {
 
 using muster::testing::LocalGroups;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -295,6 +297,44 @@ TEST(UserReductionsTest, BadCountsAndDisplacementsAreNamedWithTheirValues) {
                         "overlap the 2 from displacements[1] = 1"));
   EXPECT_THAT(GatherError({1, 1}, {}),
               HasSubstr("1 elements, but this rank's input is float32[2]"));
+}
+
+// Runs `call` on 2 ranks, with other counts on rank 1, and expects that both
+// are told so.
+void ExpectCountsDiffer(
+    const std::function<void(const Group&, const std::vector<int64_t>& counts)>&
+        call,
+    const std::string& kind) {
+  LocalGroups world(2);
+  const auto errors = world.OnEachRank([&](const Group& group, int rank) {
+    call(group,
+         rank == 0 ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{2, 2});
+    // A rank that has all it needs is told here.
+    group->Barrier();
+  });
+  // The rank that gives or takes another size, and the one that does not.
+  EXPECT_THAT(
+      errors,
+      Each(AnyOf(HasSubstr(" float32 in " + kind + " #1, rank "),
+                 HasSubstr(" expect different sizes of other ranks in " + kind +
+                           " #1"))));
+}
+
+TEST(UserReductionsTest, CountsThatDifferBetweenRanksAreAnErrorOnAll) {
+  ExpectCountsDiffer(
+      [](const Group& group, const std::vector<int64_t>& counts) {
+        Values input(2);
+        Values output(5);
+        group->AllGatherV(output, input, counts);
+      },
+      "all_gather");
+  ExpectCountsDiffer(
+      [](const Group& group, const std::vector<int64_t>& counts) {
+        Values input(5);
+        Values output(2);
+        group->ReduceScatterV(output, input, counts);
+      },
+      "reduce_scatter");
 }
 
 TEST(UserReductionsTest, ARankOutsideTheGroupDoesNothing) {
