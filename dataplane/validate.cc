@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -116,10 +117,18 @@ std::string WhyNotByFunction(const Collective& collective) {
   if (!collective.function) return "no function given for user";
   const size_t needed = collective.function.options().element_bytes;
   const size_t given = collective.function_element_bytes();
-  if (needed == 0 || needed == given) return "";
-  return absl::StrCat("function ",
-                      base::Quote(collective.function.options().name),
-                      " is for elements of ", needed, " bytes, not of ", given);
+  const std::string head = absl::StrCat(
+      "function ", base::Quote(collective.function.options().name), " is for ");
+  if (needed != 0 && needed != given) {
+    return absl::StrCat(head, "elements of ", needed, " bytes, not of ", given);
+  }
+  const std::optional<DataType> type = collective.function.data_type();
+  const bool is_opaque = collective.opaque_bytes > 0 ||
+                         collective.data_type() == DataType::kOpaque;
+  if (!type.has_value() || is_opaque || *type == collective.data_type()) {
+    return "";
+  }
+  return absl::StrCat(head, DataTypeName(*type));
 }
 
 // Returns why `op` is not defined for `type`, or "".

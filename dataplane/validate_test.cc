@@ -185,6 +185,33 @@ TEST(ValidateTest, AFunctionFitsTheElements) {
       "not of 12, got opaque[2,12]");
 }
 
+TEST(ValidateTest, AFunctionForATypeOfElementsTakesNoOther) {
+  int64_t memory[2] = {};
+  Collective reduce = {.kind = CollectiveKind::kAllReduce,
+                       .tensors = {Tensor(memory, {2})},
+                       .reduce_op = ReduceOp::kUser};
+  const auto first = [](auto a, auto) { return a; };
+  reduce.function = ReduceFunction::ForElements<double>(first);
+  EXPECT_EQ(FindProblem(reduce),
+            "argument reduce_op: function \"user\" is for float64, got "
+            "int64[2]");
+  reduce.function = ReduceFunction::ForElements<int64_t>(first);
+  EXPECT_EQ(FindProblem(reduce), "");
+  // A type of the user: any tensor of that size.
+  struct Record {
+    int32_t key;
+    int32_t value;
+  };
+  reduce.function = ReduceFunction::ForElements<Record>(first);
+  EXPECT_EQ(FindProblem(reduce), "");
+  // Opaque elements may be of any type, also as the communicator passes them.
+  reduce.function = ReduceFunction::ForElements<double>(first);
+  reduce.tensors = {Tensor::Opaque(memory, 8, {2})};
+  EXPECT_EQ(FindProblem(reduce), "");
+  OpaqueToBytes(reduce);
+  EXPECT_EQ(FindProblem(reduce), "");
+}
+
 TEST(ValidateTest, OpaqueElementsOfACollectiveHaveOneSize) {
   char memory[48] = {};
   EXPECT_EQ(FindProblem({.kind = CollectiveKind::kAllGatherIntoTensor,

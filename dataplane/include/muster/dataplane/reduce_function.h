@@ -7,10 +7,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "muster/base/export.h"
+#include "muster/dataplane/tensor.h"
 
 namespace MUSTER_EXPORT muster {
 namespace dataplane {
@@ -46,7 +49,8 @@ struct ReduceFunctionOptions {
 // library compares whether it is commutative, and the sizes.
 //
 // Copies share the function, and are cheap. A collective keeps it until it is
-// complete.
+// complete, and may keep it longer: any thread of the library may destroy it,
+// as late as when the group ends.
 class ReduceFunction {
  public:
   // inout[i] = in[i] op inout[i] for `count` elements, at least one. The
@@ -66,22 +70,24 @@ class ReduceFunction {
   // No function.
   ReduceFunction() = default;
   // An empty `function` is no function.
-  explicit ReduceFunction(Function function,
-                          ReduceFunctionOptions options = {}) {
-    if (function == nullptr) return;
-    state_ = std::make_shared<const State>(
-        State{std::move(function), std::move(options)});
-  }
+  explicit ReduceFunction(Function function, ReduceFunctionOptions options = {})
+      : ReduceFunction(std::move(function), std::move(options), std::nullopt) {}
 
   // A function from one of two elements: combine(a, b) is a op b, where `a` is
-  // from lower ranks.
+  // from lower ranks. If T is the type of a tensor's elements, as int64_t is,
+  // tensors of other types are refused, except opaque ones.
   //
   //   ReduceFunction::ForElements<double>(
   //       [](double a, double b) { return std::hypot(a, b); });
   template <typename T, typename Combine>
   static ReduceFunction ForElements(Combine combine,
                                     ReduceFunctionOptions options = {}) {
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "elements are moved as bytes");
+    static_assert(alignof(T) <= 64, "elements are aligned to 64 bytes at most");
     options.element_bytes = sizeof(T);
+    std::optional<DataType> type;
+    if constexpr (Element<T>) type = kDataTypeOf<T>;
     return ReduceFunction(
         [combine = std::move(combine)](const void* in, void* inout,
                                        size_t count) {
@@ -89,7 +95,7 @@ class ReduceFunction {
           T* const b = static_cast<T*>(inout);
           for (size_t i = 0; i < count; ++i) b[i] = combine(a[i], b[i]);
         },
-        std::move(options));
+        std::move(options), type);
   }
 
   explicit operator bool() const { return state_ != nullptr; }
@@ -98,6 +104,11 @@ class ReduceFunction {
   const ReduceFunctionOptions& options() const {
     static const ReduceFunctionOptions kDefaults;
     return state_ == nullptr ? kDefaults : state_->options;
+  }
+
+  // The only type of tensors that are not opaque; nullopt: any.
+  std::optional<DataType> data_type() const {
+    return state_ == nullptr ? std::nullopt : state_->data_type;
   }
 
   // Needs a function.
@@ -113,7 +124,15 @@ class ReduceFunction {
   struct State {
     Function function;
     ReduceFunctionOptions options;
+    std::optional<DataType> data_type;
   };
+
+  ReduceFunction(Function function, ReduceFunctionOptions options,
+                 std::optional<DataType> data_type) {
+    if (function == nullptr) return;
+    state_ = std::make_shared<const State>(
+        State{std::move(function), std::move(options), data_type});
+  }
 
   std::shared_ptr<const State> state_;
 };
