@@ -7,7 +7,7 @@ file system.
     bazel run --config=opt //tests/deploy:image_test
 
 Run it as root, with access to the distribution's packages and port 7070 free.
-Takes five minutes, ten more if the build cache is empty. The images stay.
+Takes three minutes, and as long as ./dev package takes. The images stay.
 """
 
 import os
