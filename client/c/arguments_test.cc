@@ -111,6 +111,16 @@ TEST_F(ArgumentsTest, TensorsAndOutputsOfCollectives) {
   EXPECT_EQ(value_, 1);
 }
 
+TEST_F(ArgumentsTest, SplitsHaveALength) {
+  const int64_t splits[] = {1};
+  EXPECT_BAD(muster_all_to_all_single(&tensor_, &tensor_, splits, nullptr, 0,
+                                      nullptr, nullptr),
+             "output_splits: rank_count is 0");
+  EXPECT_BAD(muster_all_to_all_single(&tensor_, &tensor_, nullptr, splits, 0,
+                                      nullptr, nullptr),
+             "input_splits: rank_count is 0");
+}
+
 TEST_F(ArgumentsTest, NumbersOfTensorsAndReductions) {
   tensor_.dtype = 99;
   EXPECT_BAD(muster_all_reduce(&tensor_, MUSTER_SUM, nullptr, nullptr),

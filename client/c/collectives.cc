@@ -8,6 +8,8 @@
 #include "client/c/error.h"
 #include "client/c/handles.h"
 #include "client/c/reduction.h"
+#include "client/c/refusal.h"
+#include "muster/dataplane/collective_kind.h"
 #include "muster/muster.h"
 #include "muster/prepared.h"
 #include "muster/process_group.h"
@@ -19,6 +21,8 @@ struct muster_prepared {
 namespace muster::c {
 namespace {
 
+using dataplane::CollectiveKind;
+
 // Each verb is a struct with its arguments, and with `Call`, which runs or
 // starts it, and `Prepare`.
 
@@ -28,6 +32,7 @@ CollectiveOptions ToOptions(const muster_collective_options* options) {
 }
 
 struct AllReduceVerb {
+  static constexpr auto kKind = CollectiveKind::kAllReduce;
   AllReduceVerb(const muster_tensor* tensor, muster_reduce_op op,
                 const muster_reduction_options* given)
       : tensor(ToTensor(tensor, "tensor")),
@@ -41,6 +46,7 @@ struct AllReduceVerb {
 };
 
 struct BroadcastVerb {
+  static constexpr auto kKind = CollectiveKind::kBroadcast;
   BroadcastVerb(const muster_tensor* tensor, int32_t src,
                 const muster_root_options* given)
       : BroadcastVerb(tensor, src, ReadOptions(given)) {}
@@ -62,6 +68,7 @@ struct BroadcastVerb {
 };
 
 struct ReduceVerb {
+  static constexpr auto kKind = CollectiveKind::kReduce;
   ReduceVerb(const muster_tensor* tensor, int32_t dst, muster_reduce_op op,
              const muster_reduction_options* given)
       : ReduceVerb(tensor, dst, op, ReadOptions(given)) {}
@@ -84,6 +91,7 @@ struct ReduceVerb {
 };
 
 struct AllGatherVerb {
+  static constexpr auto kKind = CollectiveKind::kAllGather;
   AllGatherVerb(const muster_tensor* tensor_list, size_t tensor_count,
                 const muster_tensor* tensor,
                 const muster_collective_options* given)
@@ -102,6 +110,7 @@ struct AllGatherVerb {
 };
 
 struct AllGatherIntoTensorVerb {
+  static constexpr auto kKind = CollectiveKind::kAllGatherIntoTensor;
   AllGatherIntoTensorVerb(const muster_tensor* output,
                           const muster_tensor* input,
                           const muster_collective_options* given)
@@ -120,6 +129,7 @@ struct AllGatherIntoTensorVerb {
 };
 
 struct AllGatherVVerb {
+  static constexpr auto kKind = CollectiveKind::kAllGather;
   AllGatherVVerb(const muster_tensor* output, const int64_t* counts,
                  const int64_t* displacements, size_t rank_count,
                  const muster_tensor* input,
@@ -145,6 +155,7 @@ struct AllGatherVVerb {
 };
 
 struct GatherVerb {
+  static constexpr auto kKind = CollectiveKind::kGather;
   GatherVerb(const muster_tensor* tensor, const muster_tensor* gather_list,
              size_t tensor_count, int32_t dst, const muster_root_options* given)
       : GatherVerb(tensor, gather_list, tensor_count, dst, ReadOptions(given)) {
@@ -169,6 +180,7 @@ struct GatherVerb {
 };
 
 struct ScatterVerb {
+  static constexpr auto kKind = CollectiveKind::kScatter;
   ScatterVerb(const muster_tensor* tensor, const muster_tensor* scatter_list,
               size_t tensor_count, int32_t src,
               const muster_root_options* given)
@@ -195,6 +207,7 @@ struct ScatterVerb {
 };
 
 struct ReduceScatterVerb {
+  static constexpr auto kKind = CollectiveKind::kReduceScatter;
   ReduceScatterVerb(const muster_tensor* output,
                     const muster_tensor* input_list, size_t tensor_count,
                     muster_reduce_op op, const muster_reduction_options* given)
@@ -213,6 +226,7 @@ struct ReduceScatterVerb {
 };
 
 struct ReduceScatterTensorVerb {
+  static constexpr auto kKind = CollectiveKind::kReduceScatterTensor;
   ReduceScatterTensorVerb(const muster_tensor* output,
                           const muster_tensor* input, muster_reduce_op op,
                           const muster_reduction_options* given)
@@ -231,6 +245,7 @@ struct ReduceScatterTensorVerb {
 };
 
 struct ReduceScatterVVerb {
+  static constexpr auto kKind = CollectiveKind::kReduceScatter;
   ReduceScatterVVerb(const muster_tensor* output, const muster_tensor* input,
                      const int64_t* counts, const int64_t* displacements,
                      size_t rank_count, muster_reduce_op op,
@@ -256,6 +271,7 @@ struct ReduceScatterVVerb {
 };
 
 struct AllToAllVerb {
+  static constexpr auto kKind = CollectiveKind::kAllToAll;
   AllToAllVerb(const muster_tensor* output_list, size_t output_count,
                const muster_tensor* input_list, size_t input_count,
                const muster_collective_options* given)
@@ -273,19 +289,25 @@ struct AllToAllVerb {
   AllToAllOptions options;
 };
 
+// Null: equal parts, which C++ takes as an empty list.
+std::vector<int64_t> ToSplits(const int64_t* splits, size_t rank_count,
+                              const char* name) {
+  if (splits == nullptr) return {};
+  if (rank_count == 0) ThrowArgument(name, "rank_count is 0");
+  return {splits, splits + rank_count};
+}
+
 struct AllToAllSingleVerb {
+  static constexpr auto kKind = CollectiveKind::kAllToAllSingle;
   AllToAllSingleVerb(const muster_tensor* output, const muster_tensor* input,
                      const int64_t* output_splits, const int64_t* input_splits,
                      size_t rank_count, const muster_collective_options* given)
       : output(ToTensor(output, "output")), input(ToTensor(input, "input")) {
     options.timeout = ToOptions(given).timeout;
-    if (output_splits != nullptr) {
-      options.output_split_sizes.assign(output_splits,
-                                        output_splits + rank_count);
-    }
-    if (input_splits != nullptr) {
-      options.input_split_sizes.assign(input_splits, input_splits + rank_count);
-    }
+    options.output_split_sizes =
+        ToSplits(output_splits, rank_count, "output_splits");
+    options.input_split_sizes =
+        ToSplits(input_splits, rank_count, "input_splits");
   }
   Work Call(ProcessGroup& group) {
     return group.AllToAllSingle(output, input, options);
@@ -299,6 +321,7 @@ struct AllToAllSingleVerb {
 };
 
 struct BarrierVerb {
+  static constexpr auto kKind = CollectiveKind::kBarrier;
   explicit BarrierVerb(const muster_barrier_options* given) {
     const muster_barrier_options from = ReadOptions(given);
     options.timeout = ToMilliseconds(from.timeout_ms);
@@ -315,19 +338,27 @@ struct BarrierVerb {
 
 template <typename Verb, typename... Args>
 muster_status Run(const char* function, muster_group* group, Args... args) {
-  return Guard(function, [&] { Verb(args...).Call(*GroupRef(group)); });
+  return Guard(function, [&] {
+    MakeArguments(group, Verb::kKind, [&] {
+      return Verb(args...);
+    }).Call(*GroupRef(group));
+  });
 }
 
 template <typename Verb, typename... Args>
 muster_status Start(const char* function, muster_group* group,
                     muster_work** work, Args... args) {
-  return GuardHandle(function, work, "work", [&] {
-    Verb verb(args...);
+  return Guard(function, [&] {
+    Verb verb = MakeArguments(group, Verb::kKind, [&] {
+      Need(work, "work") = nullptr;
+      return Verb(args...);
+    });
     verb.options.async_op = true;
-    return MakeWork([&] { return verb.Call(*GroupRef(group)); });
+    *work = MakeWork([&] { return verb.Call(*GroupRef(group)); });
   });
 }
 
+// Making a collective is no call of it, and uses up no number.
 template <typename Verb, typename... Args>
 muster_status Prepare(const char* function, muster_group* group,
                       muster_prepared** prepared, Args... args) {

@@ -59,5 +59,14 @@ TEST(LostPeerTest, ErrorsAndCallbacksBlameTheRankThatDied) {
   EXPECT_EQ(ranks[0]->Wait(kSoon).code, 0);
 }
 
+TEST(RefusedCallTest, TheNextCallDoesNotMeetThePeersInItsPlace) {
+  ReservedPort port;
+  for (const auto& rank : Start("refused_call", 2, port.port())) {
+    EXPECT_EQ(rank->ReadLine(kSoon), "refused call ok");
+    EXPECT_EQ(rank->ReadLine(kSoon), "bye");
+    EXPECT_EQ(rank->Wait(kSoon).code, 0);
+  }
+}
+
 }  // namespace
 }  // namespace muster::c

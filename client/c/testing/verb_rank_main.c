@@ -1,6 +1,6 @@
 /* One rank of the test of every verb of the C interface. Compiled as C11.
  *
- *   verb_rank every_verb | lost_peer
+ *   verb_rank every_verb | lost_peer | refused_call
  *
  * Prints "NAME ok" for each check that succeeds, what is wrong otherwise, and
  * at the end "bye". */
@@ -1140,6 +1140,32 @@ static void Debugging(void) {
   Say("debugging");
 }
 
+/* Even ranks give an argument that the C interface refuses, odd ranks one that
+ * is refused further inside. */
+static void BadAllReduce(Form form) {
+  int64_t data = 1;
+  muster_tensor tensor = Int64s(&data, 1);
+  muster_work* work = NULL;
+  const muster_reduce_op op = rank % 2 == 0 ? 1000 : MUSTER_SUM;
+  if (rank % 2 != 0) tensor.data = NULL;
+  CHECK((form == kSync
+             ? muster_all_reduce(&tensor, op, NULL, NULL)
+             : muster_all_reduce_async(&tensor, op, NULL, NULL, &work)) ==
+        MUSTER_INVALID_ARGUMENT);
+  CHECK(work == NULL);
+  CHECK(muster_error_get_kind(muster_last_error()) == MUSTER_ERROR_ARGUMENT);
+}
+
+/* After a call that all ranks refuse they go on together. */
+static void Refusals(void) {
+  BadAllReduce(kSync);
+  AllReduce(kSync);
+  BadAllReduce(kAsync);
+  AllReduce(kAsync);
+  OK(muster_group_status(NULL));
+  Say("refusals");
+}
+
 static void Init(void) {
   int32_t initialized = -1;
   OK(muster_is_initialized(&initialized));
@@ -1160,6 +1186,7 @@ static void Init(void) {
 static void EveryVerb(void) {
   Init();
   Collectives();
+  Refusals();
   Reductions();
   Pairs();
   UserOps();
@@ -1232,10 +1259,35 @@ static void LostPeer(void) {
   Say("callback");
 }
 
+/* A call that rank 0 refuses is not replaced by its next one: no rank gets a
+ * sum. */
+static void RefusedCall(void) {
+  Init();
+  OK(muster_barrier(NULL, NULL));
+  int64_t data = 1;
+  const muster_tensor tensor = Int64s(&data, 1);
+  if (rank == 0) {
+    CHECK(muster_all_reduce(&tensor, 1000, NULL, NULL) ==
+          MUSTER_INVALID_ARGUMENT);
+    CHECK(strcmp(muster_error_message(muster_last_error()),
+                 "muster_all_reduce: argument op: 1000 does not exist") == 0);
+    OK(muster_group_status(NULL));
+  }
+  CHECK(muster_all_reduce(&tensor, MUSTER_SUM, NULL, NULL) != MUSTER_OK);
+  CHECK(muster_group_status(NULL) != MUSTER_OK);
+  /* A bad argument does not hide the error of the group. */
+  CHECK(muster_all_reduce(&tensor, 1000, NULL, NULL) ==
+        muster_group_status(NULL));
+  Say("refused call");
+  OK(muster_destroy_process_group(NULL));
+}
+
 int main(int argc, char** argv) {
   if (argc != 2) return 64;
   if (strcmp(argv[1], "lost_peer") == 0) {
     LostPeer();
+  } else if (strcmp(argv[1], "refused_call") == 0) {
+    RefusedCall();
   } else {
     EveryVerb();
   }

@@ -22,7 +22,8 @@
  * fail: given NULL they return 0, NULL or do nothing. After a failure an output
  * that is a handle is NULL, and other outputs have not changed. A NULL where a
  * value is needed is MUSTER_INVALID_ARGUMENT, and the text names the argument.
- * The first failed collective ends its group: all ranks get the error.
+ * The first collective that fails after its arguments were accepted ends its
+ * group: all ranks get the error.
  *
  * Handles. A pointer to an incomplete struct (muster_group, muster_work, ...)
  * is a handle. The function that returns one through its last argument gives it
@@ -601,6 +602,13 @@ typedef struct muster_barrier_options {
  * the arguments and finds the path once, for calls that are repeated with the
  * same memory: see muster_prepared_run.
  *
+ * A bad argument is an error of muster_NAME and muster_NAME_async alone: the
+ * call starts nothing and does not end the group, but it is counted. If the
+ * argument is bad on every rank, all ranks can go on with the next call. If it
+ * is bad on one rank only, the others wait for the refused call, and another
+ * call in its place ends the group. The other functions count no call that they
+ * refuse: muster_prepare_NAME and those of coalescing, objects and messages.
+ *
  * A list of tensors is an array of as many as the group has ranks; tensor r
  * belongs to the group's rank r. Memory that is written must not overlap other
  * memory of the call, except that a rank's own part may be in place. */
@@ -810,7 +818,7 @@ muster_status muster_prepare_all_to_all(
 /* Does the same with one input and one output, cut along dimension 0.
  * `output_splits` and `input_splits` say how many elements of dimension 0 come
  * from each rank and go to each rank; NULL: equal parts. `rank_count` is the
- * length of each of them. */
+ * length of each of them, not 0. */
 muster_status muster_all_to_all_single(
     const muster_tensor* output, const muster_tensor* input,
     const int64_t* output_splits, const int64_t* input_splits,
