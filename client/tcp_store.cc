@@ -1,5 +1,7 @@
 #include "muster/tcp_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/control/deadline.h"
@@ -203,6 +206,10 @@ TcpStore::TcpStore(Link link, milliseconds timeout)
 
 TcpStore::Link TcpStore::Connect(const TcpStoreOptions& options,
                                  const Deadline& deadline) {
+  // The server has a duplicate.
+  const absl::Cleanup close_listen_fd = [fd = options.master_listen_fd] {
+    if (fd.value_or(-1) >= 0) close(*fd);
+  };
   const bool serves = options.is_master && !IsAgents(options);
   CheckOptions(options, serves);
   auto parts = internal::MakeAtHome<Parts>();

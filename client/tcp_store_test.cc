@@ -80,8 +80,8 @@ TEST(TcpStoreTest, RefusesBadOptions) {
                             .is_master = true,
                             .master_listen_fd = -1}),
               HasSubstr("master_listen_fd -1 is no descriptor"));
-  EXPECT_THAT(CatchInvalid({.host = kHost, .port = 1, .master_listen_fd = 0}),
-              HasSubstr("master_listen_fd 0 is for the server"));
+  EXPECT_THAT(CatchInvalid({.host = kHost, .port = 1, .master_listen_fd = 999}),
+              HasSubstr("master_listen_fd 999 is for the server"));
 }
 
 TEST(TcpStoreTest, ServesOnAnyFreePortAndTells) {
@@ -248,6 +248,16 @@ TEST(TcpStoreTest, TheSocketMustHaveThePort) {
                 " is bound to port " + std::to_string(port) +
                 ", expected to be bound to port " +
                 std::to_string(other.port()));
+  EXPECT_EQ(close(fd), -1);
+}
+
+TEST(TcpStoreTest, TakesOverASocketThatItRefuses) {
+  int port = 0;
+  const int fd = Listen(&port);
+  EXPECT_THAT(
+      CatchInvalid({.host = kHost, .port = port, .master_listen_fd = fd}),
+      HasSubstr(" is for the server"));
+  EXPECT_EQ(close(fd), -1);
 }
 
 TEST(TcpStoreTest, TheLaunchersStoreIsNotServedAgain) {

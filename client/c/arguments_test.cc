@@ -306,6 +306,9 @@ TEST_F(ArgumentsTest, PointToPointObjectsAndCoalescing) {
              "ops: kind 5 does not exist");
   op.kind = MUSTER_IRECV;
   EXPECT_NULL(muster_batch_isend_irecv(&op, 1, nullptr, &work_), "ops");
+  op.reserved_2 = 1;
+  EXPECT_BAD(muster_batch_isend_irecv(&op, 1, nullptr, &work_),
+             "ops: the field reserved is not 0");
   EXPECT_NULL(muster_all_gather_object(nullptr, 1, nullptr, nullptr, &strings_),
               "object");
   EXPECT_NULL(muster_all_gather_object("", 0, nullptr, nullptr, nullptr),
@@ -354,13 +357,16 @@ TEST_F(ArgumentsTest, Meshes) {
               "shape");
   EXPECT_NULL(muster_init_device_mesh("cpu", shape, 1, nullptr, nullptr),
               "mesh");
-  EXPECT_NULL(
-      muster_device_mesh_from_array("cpu", shape, 1, nullptr, nullptr, &mesh),
-      "ranks");
+  EXPECT_NULL(muster_device_mesh_from_array("cpu", shape, 1, nullptr, 1,
+                                            nullptr, &mesh),
+              "ranks");
   const int64_t negative[1] = {-1};
-  EXPECT_BAD(muster_device_mesh_from_array("cpu", negative, 1, &number_,
+  EXPECT_BAD(muster_device_mesh_from_array("cpu", negative, 1, &number_, 1,
                                            nullptr, &mesh),
              "shape: a size is -1");
+  EXPECT_BAD(muster_device_mesh_from_array("cpu", shape, 1, &number_, 2,
+                                           nullptr, &mesh),
+             "rank_count: 2, but the product of the shape is 1");
   EXPECT_NULL(muster_device_mesh_concatenate(&mesh, 1, &mesh), "meshes");
   EXPECT_NULL(muster_device_mesh_slice(nullptr, nullptr, 0, &mesh), "mesh");
   EXPECT_NULL(muster_device_mesh_ndim(nullptr, &number_), "mesh");

@@ -48,6 +48,13 @@ T ReadOptions(const T* options, const char* name = "options") {
   return read;
 }
 
+// Throws ArgumentError if a field of a struct without `size` is set that only
+// later versions use.
+template <typename T>
+void CheckReserved(const T& given, const char* name) {
+  if ((given.reserved | given.reserved_2) != 0) ThrowReserved(name);
+}
+
 // Throws ArgumentError if the caller has not set `size` of a struct that the
 // library fills.
 template <typename T>

@@ -35,17 +35,21 @@ DeviceMeshOptions ToMeshOptions(const muster_device_mesh_options* options,
   return to;
 }
 
-// Returns as many ranks as a mesh of `shape` has. DeviceMesh refuses a bad
-// shape.
-std::vector<int> ToRanks(const int32_t* ranks,
+// Throws ArgumentError unless a mesh of `shape` has `count` ranks.
+std::vector<int> ToRanks(const int32_t* ranks, size_t count,
                          const std::vector<int64_t>& shape) {
-  int64_t count = 1;
+  int64_t product = 1;
   for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(count, size, &count)) {
+    if (size < 0 || __builtin_mul_overflow(product, size, &product)) {
       ThrowArgument("shape", "a size is " + std::to_string(size));
     }
   }
-  return ToVector(ranks, static_cast<size_t>(count), "ranks");
+  if (count != static_cast<size_t>(product)) {
+    ThrowArgument("rank_count", std::to_string(count) +
+                                    ", but the product of the shape is " +
+                                    std::to_string(product));
+  }
+  return ToVector(ranks, count, "ranks");
 }
 
 muster_device_mesh* MakeMesh(DeviceMesh mesh) {
@@ -82,13 +86,14 @@ muster_status muster_init_device_mesh(const char* device_type,
 
 muster_status muster_device_mesh_from_array(
     const char* device_type, const int64_t* shape, size_t ndim,
-    const int32_t* ranks, const muster_device_mesh_options* options,
-    muster_device_mesh** mesh) {
+    const int32_t* ranks, size_t rank_count,
+    const muster_device_mesh_options* options, muster_device_mesh** mesh) {
   return GuardHandle(__func__, mesh, "mesh", [&] {
     const std::vector<int64_t> sizes = ToVector(shape, ndim, "shape");
     return MakeMesh(DeviceMesh::FromArray(
         muster::DefaultMeshWorld(), ToString(device_type), sizes,
-        muster::c::ToRanks(ranks, sizes), ToMeshOptions(options, ndim)));
+        muster::c::ToRanks(ranks, rank_count, sizes),
+        ToMeshOptions(options, ndim)));
   });
 }
 
@@ -108,7 +113,7 @@ muster_status muster_device_mesh_from_group(muster_group* group,
 
 muster_status muster_device_mesh_from_groups(
     muster_group* const* groups, const char* device_type, const int64_t* shape,
-    size_t ndim, const int32_t* ranks,
+    size_t ndim, const int32_t* ranks, size_t rank_count,
     const muster_device_mesh_options* options, muster_device_mesh** mesh) {
   return GuardHandle(__func__, mesh, "mesh", [&] {
     const std::vector<int64_t> sizes = ToVector(shape, ndim, "shape");
@@ -119,7 +124,7 @@ muster_status muster_device_mesh_from_groups(
     }
     return MakeMesh(DeviceMesh::FromGroups(
         muster::DefaultMeshWorld(), given, ToString(device_type), sizes,
-        muster::c::ToRanks(ranks, sizes),
+        muster::c::ToRanks(ranks, rank_count, sizes),
         ToMeshOptions(options, ndim).dim_names));
   });
 }

@@ -54,6 +54,7 @@ P2POp ToP2POp(const muster_p2p_op& from,
     ThrowArgument("ops",
                   "kind " + std::to_string(from.kind) + " does not exist");
   }
+  CheckReserved(from, "ops");
   const RankChoice peer(from.peer, from.is_group_rank);
   P2POp op;
   op.op = from.kind == MUSTER_ISEND ? P2POp::Kind::kIsend : P2POp::Kind::kIrecv;

@@ -7,6 +7,7 @@
 
 #include "client/c/convert.h"
 #include "client/c/error.h"
+#include "client/c/owned_context.h"
 #include "muster/muster.h"
 #include "muster/process_group.h"
 
@@ -25,19 +26,6 @@ static_assert(MUSTER_PREMUL_SUM == static_cast<int>(ReduceOp::kPremulSum));
 static_assert(MUSTER_MINLOC == static_cast<int>(ReduceOp::kMinloc));
 static_assert(MUSTER_MAXLOC == static_cast<int>(ReduceOp::kMaxloc));
 static_assert(MUSTER_USER_OP == static_cast<int>(ReduceOp::kUser));
-
-// Frees the context of a muster_op when nothing uses it any more.
-struct Context {
-  ~Context() {
-    if (is_owned && release != nullptr) release(context);
-  }
-
-  void* const context;
-  void (*const release)(void*);
-  // False until the op exists: if it cannot be made, the caller keeps the
-  // context.
-  bool is_owned = false;
-};
 
 }  // namespace
 
@@ -63,24 +51,24 @@ muster_status muster_op_create(muster_op_function function, void* context,
   return muster::c::GuardHandle(__func__, op, "op", [&] {
     muster::c::Need(function, "function");
     const muster_op_options from = muster::c::ReadOptions(options);
-    const auto kept = std::shared_ptr<muster::c::Context>(
-        new muster::c::Context{context, from.release_context});
+    const auto owner = std::make_shared<muster::c::OwnedContext>(
+        context, from.release_context);
     muster::ReduceFunctionOptions to;
     to.is_commutative = from.not_commutative == 0;
     to.element_bytes = from.element_size;
     if (from.name != nullptr) to.name = from.name;
     auto made = std::make_unique<muster_op>();
     made->function = muster::ReduceFunction(
-        [function, kept](const void* in, void* inout, size_t count) {
+        [function, owner](const void* in, void* inout, size_t count) {
           const muster_status status =
-              function(in, inout, count, kept->context);
+              function(in, inout, count, owner->context());
           if (status == MUSTER_OK) return;
           throw std::runtime_error(std::string("the function returned ") +
                                    muster_status_name(status) + " (" +
                                    std::to_string(status) + ")");
         },
         std::move(to));
-    kept->is_owned = true;
+    owner->Take();
     return made.release();
   });
 }

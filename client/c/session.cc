@@ -12,6 +12,7 @@
 #include "client/c/convert.h"
 #include "client/c/error.h"
 #include "client/c/handles.h"
+#include "client/c/owned_context.h"
 #include "client/control/throw.h"
 #include "muster/base/status.h"
 #include "muster/errors.h"
@@ -102,24 +103,25 @@ muster_error StatusToError(const Status& status) {
   }
 }
 
-void SetCallbacks(const muster_session_options& from, SessionOptions& to) {
-  void* const context = from.context;
+// The callbacks share `owner`, which has their context.
+void SetCallbacks(const muster_session_options& from,
+                  const std::shared_ptr<OwnedContext>& owner,
+                  SessionOptions& to) {
   if (from.on_event != nullptr) {
-    to.on_event = [context,
-                   callback = from.on_event](const MemberEvent& event) {
-      Deliver(event, callback, context);
+    to.on_event = [owner, callback = from.on_event](const MemberEvent& event) {
+      Deliver(event, callback, owner->context());
     };
   }
   if (from.on_over != nullptr) {
-    to.on_over = [context, callback = from.on_over](const Status& status) {
+    to.on_over = [owner, callback = from.on_over](const Status& status) {
       const muster_error error = StatusToError(status);
-      callback(context, &error);
+      callback(owner->context(), &error);
     };
   }
   if (from.progress != nullptr) {
-    to.progress = [context, callback = from.progress] {
+    to.progress = [owner, callback = from.progress] {
       muster_progress_report report;
-      callback(context, &report);
+      callback(owner->context(), &report);
       return std::move(report.groups);
     };
   }
@@ -148,7 +150,6 @@ SessionOptions ToSessionOptions(const muster_session_options& from) {
   to.coordinator_note = ToString(from.coordinator_note);
   to.give_up_after = ToMilliseconds(from.give_up_after_ms);
   to.silence_max = ToMilliseconds(from.silence_max_ms);
-  SetCallbacks(from, to);
   return to;
 }
 
@@ -214,8 +215,15 @@ muster_status muster_progress_report_add(
 muster_status muster_session_connect(const muster_session_options* options,
                                      muster_session** session) {
   return GuardHandle(__func__, session, "session", [&] {
-    return new muster_session{muster::Session::Connect(
-        muster::c::ToSessionOptions(ReadOptions(&Need(options, "options"))))};
+    const muster_session_options from = ReadOptions(&Need(options, "options"));
+    const auto owner = std::make_shared<muster::c::OwnedContext>(
+        from.context, from.release_context);
+    muster::SessionOptions to = muster::c::ToSessionOptions(from);
+    muster::c::SetCallbacks(from, owner, to);
+    auto handle = std::make_unique<muster_session>();
+    handle->session = muster::Session::Connect(std::move(to));
+    owner->Take();
+    return handle.release();
   });
 }
 
@@ -276,6 +284,7 @@ muster_status muster_session_register_groups(
     std::vector<muster::GroupDefinition> definitions;
     for (const muster_group_definition& group :
          muster::c::ToSpan(groups, count, "groups")) {
+      muster::c::CheckReserved(group, "groups");
       definitions.push_back({.name = ToString(group.name),
                              .ranks = muster::c::ToVector(
                                  group.ranks, group.rank_count, "groups.ranks"),

@@ -1,6 +1,7 @@
 // Sessions through C: rendezvous, barriers, events and progress. What a session
 // does is tested in client/session_test.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -194,6 +195,31 @@ TEST_F(SessionTest, NobodyAtTheAddressIsANetworkError) {
   EXPECT_EQ(muster_session_connect(&options, &session), MUSTER_UNAVAILABLE);
   EXPECT_EQ(muster_error_get_kind(muster_last_error()), MUSTER_ERROR_NETWORK);
   EXPECT_EQ(session, nullptr);
+}
+
+TEST_F(SessionTest, TheContextIsReleasedAfterTheLastUserOfTheSession) {
+  std::atomic<int> releases = 0;
+  muster_session_options options = {};
+  options.size = sizeof(options);
+  options.address = "127.0.0.1:1";
+  options.connect_timeout_ms = 1;
+  options.context = &releases;
+  options.on_event = [](void*, const muster_member_event*) {};
+  options.release_context = [](void* context) {
+    ++*static_cast<std::atomic<int>*>(context);
+  };
+  muster_session* session = nullptr;
+  EXPECT_EQ(muster_session_connect(&options, &session), MUSTER_UNAVAILABLE);
+  EXPECT_EQ(releases, 0);
+  options.address = address_.c_str();
+  options.connect_timeout_ms = 20'000;
+  ASSERT_OK(muster_session_connect(&options, &session));
+  muster_store* store = nullptr;
+  EXPECT_OK(muster_coordinator_store_new(session, &store));
+  muster_session_release(session);
+  EXPECT_EQ(releases, 0);
+  muster_store_release(store);
+  EXPECT_EQ(releases, 1);
 }
 
 TEST_F(FormedSessionTest, TheFormationHasTheRanksAndSeats) {

@@ -19,7 +19,7 @@ struct EmbeddedCoordinatorOptions {
   // plain text on any address, loopback or not: the caller has chosen it.
   std::string listen = "127.0.0.1:0";
   // A bound or listening TCP socket to use instead of `listen`. The coordinator
-  // owns it. -1: none.
+  // uses a duplicate. -1: none.
   int listen_fd = -1;
   // PEM files. With them it serves TLS. Clients need a certificate of these
   // authorities.

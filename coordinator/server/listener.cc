@@ -127,7 +127,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Endpoint& given) {
   return listener;
 }
 
-StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
+StatusOr<std::unique_ptr<Listener>> Listener::Duplicate(int fd) {
   int listens = 0;
   socklen_t bytes = sizeof(listens);
   const bool is_socket =
@@ -143,12 +143,14 @@ StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
   const int yes = 1;
   std::unique_ptr<Listener> listener(new Listener);
   listener->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (listener->stop_ < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 ||
+  if (listener->stop_ < 0 ||
       fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0 ||
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)) != 0) {
     return ErrnoToStatus(errno, absl::StrCat("listen_fd ", fd));
   }
-  listener->listening_.push_back(fd);
+  const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return ErrnoToStatus(errno, absl::StrCat("listen_fd ", fd));
+  listener->listening_.push_back(own);
   listener->port_ = port;
   return listener;
 }

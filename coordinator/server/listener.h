@@ -28,9 +28,10 @@ class Listener {
   //   use`.
   static StatusOr<std::unique_ptr<Listener>> Bind(const Endpoint& given);
 
-  // Takes over a TCP socket that listens already or is bound to a port.
-  // Errors: INVALID_ARGUMENT (`fd` is not such a socket; the caller keeps it).
-  static StatusOr<std::unique_ptr<Listener>> Adopt(int fd);
+  // Uses a duplicate of a TCP socket that listens already or is bound to a
+  // port; the caller keeps `fd`.
+  // Errors: INVALID_ARGUMENT (`fd` is not such a socket).
+  static StatusOr<std::unique_ptr<Listener>> Duplicate(int fd);
 
   // Calls Stop().
   ~Listener();

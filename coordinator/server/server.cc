@@ -375,7 +375,7 @@ class ServerImpl final : public Server {
 
   Status ServeGrpc(const Endpoint& endpoint) {
     StatusOr<std::unique_ptr<Listener>> listener =
-        options_.listen_fd >= 0 ? Listener::Adopt(options_.listen_fd)
+        options_.listen_fd >= 0 ? Listener::Duplicate(options_.listen_fd)
                                 : Listener::Bind(endpoint);
     if (!listener.ok()) return listener.status();
     listener_ = *std::move(listener);

@@ -19,8 +19,8 @@ struct ServerOptions {
   // host:port of the gRPC endpoint; port 0 takes any free one. An IPv6 host
   // stands in brackets. An address other than loopback needs `insecure`.
   std::string listen = "127.0.0.1:0";
-  // A TCP socket that listens already, instead of `listen`; the server takes it
-  // over. The server does not check who can reach it. -1: none.
+  // A TCP socket that listens already, instead of `listen`; the server uses a
+  // duplicate. The server does not check who can reach it. -1: none.
   int listen_fd = -1;
   // host:port of /metrics, /healthz, /readyz and the status page; port 0 takes
   // any free one; empty serves no HTTP.

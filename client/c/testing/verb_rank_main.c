@@ -1068,7 +1068,8 @@ static void Meshes(void) {
   int32_t reversed[kRanksMax];
   for (int32_t r = 0; r < ranks; ++r) reversed[r] = ranks - 1 - r;
   const int64_t length[1] = {ranks};
-  OK(muster_device_mesh_from_array("cpu", length, 1, reversed, NULL, &mesh));
+  OK(muster_device_mesh_from_array("cpu", length, 1, reversed, (size_t)ranks,
+                                   NULL, &mesh));
   OK(muster_device_mesh_get_coordinate(mesh, coordinate, 1, &count));
   CHECK(count == 1 && coordinate[0] == ranks - 1 - rank);
   muster_device_mesh_release(mesh);
@@ -1079,8 +1080,8 @@ static void Meshes(void) {
   int32_t in_order[kRanksMax];
   for (int32_t r = 0; r < ranks; ++r) in_order[r] = r;
   options.dim_names = slice_names;
-  OK(muster_device_mesh_from_groups(&line, "cpu", length, 1, in_order, &options,
-                                    &mesh));
+  OK(muster_device_mesh_from_groups(&line, "cpu", length, 1, in_order,
+                                    (size_t)ranks, &options, &mesh));
   OK(muster_device_mesh_dim_names(mesh, &text));
   CheckString(text, 0, "dp");
   muster_strings_release(text);

@@ -173,8 +173,9 @@ typedef struct muster_op muster_op;
  * operands of lower ranks. The two do not overlap. `count` may be any part of a
  * tensor. Runs on the thread that makes the call or on one of the library's;
  * collectives of several groups may call it at once. It must not call the
- * group. Anything but MUSTER_OK fails the collective, and with it the group, on
- * all ranks; this rank is the culprit. */
+ * group. Anything but MUSTER_OK fails the collective on this rank and ends the
+ * group; other ranks get the error from this call or the next. This rank is the
+ * culprit. */
 typedef muster_status (*muster_op_function)(const void* in, void* inout,
                                             size_t count, void* context);
 
@@ -195,7 +196,7 @@ typedef struct muster_op_options {
 
 /* All ranks must give equal ops to one collective; the library compares
  * element sizes and commutativity. The handle may be released while works
- * that use the op run. */
+ * that use the op run. On an error the caller still owns `context`. */
 muster_status muster_op_create(muster_op_function function, void* context,
                                const muster_op_options* options,
                                muster_op** op);
@@ -388,8 +389,10 @@ typedef struct muster_subgroup_options {
 } muster_subgroup_options;
 
 /* Makes groups of `group_size` ranks each, or one for each list of global
- * ranks. `current` becomes the group with this process. `all`, which may be
- * NULL, is an array for as many handles as there are groups. */
+ * ranks. `current` becomes the group with this process; a rank in no list gets
+ * a group on which collectives do nothing. `all`, which may be NULL, is an
+ * array for as many handles as there are groups. After a failure it is
+ * unchanged. */
 muster_status muster_new_subgroups(int32_t group_size,
                                    const muster_subgroup_options* options,
                                    muster_group** all, muster_group** current);
@@ -399,7 +402,8 @@ muster_status muster_new_subgroups_by_enumeration(
     muster_group** current);
 
 /* Splits `parent` into lists of ranks in the parent. `group` becomes the part
- * with this process. */
+ * with this process; a rank in no list gets a group on which collectives do
+ * nothing. */
 muster_status muster_split_group(muster_group* parent,
                                  const muster_ranks* lists, size_t list_count,
                                  const muster_subgroup_options* options,
@@ -447,21 +451,22 @@ muster_status muster_init_device_mesh(const char* device_type,
                                       const int64_t* shape, size_t ndim,
                                       const muster_device_mesh_options* options,
                                       muster_device_mesh** mesh);
-/* Makes a mesh of `ranks`, as many as the product of the shape. */
+/* Makes a mesh of `ranks`, row-major. `rank_count` must be the product of the
+ * shape. */
 muster_status muster_device_mesh_from_array(
     const char* device_type, const int64_t* shape, size_t ndim,
-    const int32_t* ranks, const muster_device_mesh_options* options,
-    muster_device_mesh** mesh);
+    const int32_t* ranks, size_t rank_count,
+    const muster_device_mesh_options* options, muster_device_mesh** mesh);
 /* Makes a mesh of one dimension, with a name or NULL, from a group's ranks. */
 muster_status muster_device_mesh_from_group(muster_group* group,
                                             const char* device_type,
                                             const char* dim_name,
                                             muster_device_mesh** mesh);
-/* Makes a mesh of `ranks`. `groups` has this process's group along each of the
- * `ndim` dimensions. Backends in the options are not used. */
+/* Makes a mesh of `ranks`, as above. `groups` has this process's group along
+ * each of the `ndim` dimensions. Backends in the options are not used. */
 muster_status muster_device_mesh_from_groups(
     muster_group* const* groups, const char* device_type, const int64_t* shape,
-    size_t ndim, const int32_t* ranks,
+    size_t ndim, const int32_t* ranks, size_t rank_count,
     const muster_device_mesh_options* options, muster_device_mesh** mesh);
 /* Joins the dimensions of meshes with one root. */
 muster_status muster_device_mesh_concatenate(muster_device_mesh* const* meshes,
@@ -551,7 +556,8 @@ typedef void (*muster_work_callback)(void* context, muster_status status,
 /* Calls `callback` once when the collective is complete, also if it has failed.
  * All callbacks of a group run on one thread, which is neither the caller's nor
  * one that moves data, one after the other in the order in which their
- * collectives were started. They may take long, start collectives and wait for
+ * collectives were started; those of sends and receives, in the order in which
+ * they are complete. They may take long, start collectives and wait for
  * them. After the end of the group a callback runs at once, on the thread that
  * adds it. Releasing the work does not cancel it. */
 muster_status muster_work_add_done_callback(muster_work* work,
@@ -602,12 +608,12 @@ typedef struct muster_barrier_options {
  * the arguments and finds the path once, for calls that are repeated with the
  * same memory: see muster_prepared_run.
  *
- * A bad argument is an error of muster_NAME and muster_NAME_async alone: the
- * call starts nothing and does not end the group, but it is counted. If the
- * argument is bad on every rank, all ranks can go on with the next call. If it
- * is bad on one rank only, the others wait for the refused call, and another
- * call in its place ends the group. The other functions count no call that they
- * refuse: muster_prepare_NAME and those of coalescing, objects and messages.
+ * With a bad argument muster_NAME and muster_NAME_async start nothing and do
+ * not end the group, but the call is counted. If the argument is bad on every
+ * rank, all ranks can go on with the next call. If it is bad on one rank only,
+ * the others wait for the refused call, and another call in its place ends the
+ * group. The other functions count no call that they refuse:
+ * muster_prepare_NAME and those of coalescing, objects and messages.
  *
  * A list of tensors is an array of as many as the group has ranks; tensor r
  * belongs to the group's rank r. Memory that is written must not overlap other
@@ -979,6 +985,9 @@ typedef struct muster_p2p_op {
   /* 1: `peer` is a rank in the group. */
   int32_t is_group_rank;
   int32_t tag;
+  /* Must be 0. */
+  uint64_t reserved;
+  uint64_t reserved_2;
 } muster_p2p_op;
 
 /* Starts `count` operations together. `works` is an array for as many handles,
@@ -1157,7 +1166,7 @@ void muster_dlpack_release(muster_dlpack* imported);
 
 /* Make a managed tensor for another library. When that is done with it, it
  * calls the deleter, which calls `release` (may be NULL) with `owner`, on any
- * thread. */
+ * thread. On an error the caller still owns `owner`. */
 muster_status muster_to_dlpack(const muster_tensor* tensor,
                                void (*release)(void* owner), void* owner,
                                struct DLManagedTensor** managed);

@@ -58,7 +58,8 @@ typedef struct muster_tcp_store_options {
   int32_t no_wait_for_workers;
   /* 1: the server shares port and keys with others of this process. */
   int32_t multi_tenant;
-  /* A bound TCP socket for the server, if has_listen_fd is 1. */
+  /* A bound TCP socket for the server, if has_listen_fd is 1. The library takes
+   * it over, also if the call fails; not if it is given no valid struct. */
   int32_t has_listen_fd;
   int32_t listen_fd;
   int32_t reserved;
@@ -324,18 +325,24 @@ typedef struct muster_session_options {
   int64_t give_up_after_ms;
   /* After this long without an answer the connection is broken; 0: 30 s. */
   int64_t silence_max_ms;
-  /* The argument of the callbacks. It and they must live until the session is
-   * released or closed. */
+  /* The argument of the callbacks. They may run until muster_session_close has
+   * returned, or the last handle, store and watch of the session are released;
+   * see release_context. */
   void* context;
   /* Called for each event, in order, on a thread of the session. Must not
    * block, and must not call or release the session. */
   void (*on_event)(void* context, const muster_member_event* event);
   /* Called once, on that thread, if the session is over for another reason than
-   * muster_session_leave and muster_session_close. */
+   * muster_session_leave and muster_session_close. `error` is valid during the
+   * call. */
   void (*on_over)(void* context, const muster_error* error);
   /* Adds the progress of this member's groups to the report. Called before
    * every heartbeat, on another thread of the session. */
   void (*progress)(void* context, muster_progress_report* report);
+  /* Called with `context` when no callback can run any more, on any thread. If
+   * there is no session because muster_session_connect failed, it is not
+   * called. */
+  void (*release_context)(void* context);
 } muster_session_options;
 
 /* Connects to the coordinator and registers a member of the job. The session
@@ -392,6 +399,9 @@ typedef struct muster_group_definition {
   const int32_t* ranks;
   size_t rank_count;
   const char* description;
+  /* Must be 0. */
+  uint64_t reserved;
+  uint64_t reserved_2;
 } muster_group_definition;
 
 /* Registers groups of the formed generation: all, or none on an error.

@@ -40,8 +40,8 @@ struct TcpStoreOptions {
   // True: the server shares its port and its keys with other servers of this
   // process that have the same host and port and also set this.
   bool multi_tenant = false;
-  // A bound TCP socket, which may listen already. The server takes it over. Its
-  // port must be `port`, unless that is 0.
+  // A bound TCP socket, which may listen already. Its port must be `port`,
+  // unless that is 0. The store takes it over, also if its constructor throws.
   std::optional<int> master_listen_fd = std::nullopt;
 };
 

@@ -170,7 +170,7 @@ def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *,
                      _sizes(mesh_shape), len(mesh_shape), options)
     return _make(library.muster_device_mesh_from_array, encode(device_type),
                  _sizes(mesh_shape), len(mesh_shape), to_int32_list(ranks),
-                 options)
+                 len(ranks), options)
 
 
 def mesh_from_group(group: Group, device_type: str = "cpu",
