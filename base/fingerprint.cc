@@ -26,8 +26,9 @@ constexpr char kRefused[] = "refused";
 // The names of the properties in which `a` and `b` differ.
 std::string Differences(const Fingerprint& a, const Fingerprint& b) {
   std::vector<std::string> names;
-  for (const char* const name : {"op", "sequence", "dtype", "device", "shape",
-                                 "coalesced sizes", "reduce op", "root"}) {
+  for (const char* const name :
+       {"op", "sequence", "dtype", "element bytes", "device", "shape",
+        "coalesced sizes", "reduce op", "commutative", "root"}) {
     const auto in_a = a.common.find(name);
     const auto in_b = b.common.find(name);
     const bool has_a = in_a != a.common.end();

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -168,6 +169,10 @@ muster_status muster_new_subgroups(int32_t group_size,
                                    const muster_subgroup_options* options,
                                    muster_group** all, muster_group** current) {
   return GuardHandle(__func__, current, "current", [&] {
+    const int size = GroupRef(nullptr)->size();
+    if (all != nullptr && group_size > 0) {
+      std::fill_n(all, size / group_size, nullptr);
+    }
     return muster::c::MakeSubgroups(
         muster::NewSubgroups(group_size, muster::c::ToSubgroupOptions(options)),
         all);
@@ -179,6 +184,7 @@ muster_status muster_new_subgroups_by_enumeration(
     const muster_subgroup_options* options, muster_group** all,
     muster_group** current) {
   return GuardHandle(__func__, current, "current", [&] {
+    if (all != nullptr) std::fill_n(all, list_count, nullptr);
     return muster::c::MakeSubgroups(
         muster::NewSubgroupsByEnumeration(
             muster::c::ToLists(lists, list_count, "lists"),

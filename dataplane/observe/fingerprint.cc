@@ -42,6 +42,9 @@ Fingerprint MakeFingerprint(const Collective& given, int world_size) {
   }
   const Collective::Tensors* const list = collective.common();
   if (list != nullptr && !list->empty()) common["shape"] = FormatShapes(*list);
+  if (collective.opaque_bytes > 0) {
+    common["element bytes"] = absl::StrCat(collective.opaque_bytes);
+  }
   if (!collective.parts.empty()) {
     common["coalesced sizes"] = absl::StrJoin(collective.parts, ",");
   }

@@ -84,6 +84,32 @@ TEST(FingerprintTest, TheMajorityIsShownAndWhoDiffers) {
   EXPECT_TRUE(Compared({good, good, good}).ok());
 }
 
+TEST(FingerprintTest, FunctionsThatDifferAreNamed) {
+  const auto with = [](bool is_commutative) {
+    Collective collective = AllReduce(Floats({8}));
+    collective.reduce_op = ReduceOp::kUser;
+    collective.function = ReduceFunction([](const void*, void*, size_t) {},
+                                         {.is_commutative = is_commutative});
+    return collective;
+  };
+  EXPECT_THAT(Text({with(true), with(false), with(true)}),
+              HasSubstr("(different commutative)"));
+}
+
+TEST(FingerprintTest, OpaqueElementsOfOtherSizesAreNamed) {
+  const auto with = [](size_t element_bytes) {
+    Collective collective;
+    collective.kind = CollectiveKind::kAllGather;
+    const Tensor tensor =
+        Tensor::Opaque(g_floats.data(), element_bytes, {4}, {});
+    collective.inputs = {tensor};
+    collective.outputs = {tensor, tensor, tensor};
+    return collective;
+  };
+  EXPECT_THAT(Text({with(8), with(16), with(8)}),
+              HasSubstr("(different element bytes)"));
+}
+
 TEST(FingerprintTest, WithoutAMajorityAllAreToBlame) {
   const Collective good = AllReduce(Floats({8}));
   const Collective other = AllReduce(Floats({4}));

@@ -391,8 +391,8 @@ typedef struct muster_subgroup_options {
 /* Makes groups of `group_size` ranks each, or one for each list of global
  * ranks. `current` becomes the group with this process; a rank in no list gets
  * a group on which collectives do nothing. `all`, which may be NULL, is an
- * array for as many handles as there are groups. After a failure it is
- * unchanged. */
+ * array for as many handles as there are groups. After a failure
+ * they are NULL. */
 muster_status muster_new_subgroups(int32_t group_size,
                                    const muster_subgroup_options* options,
                                    muster_group** all, muster_group** current);
