@@ -8,10 +8,9 @@ set -euo pipefail
 
 export PYTHONPATH
 PYTHONPATH=$(cd "$(dirname "$1")/.." && pwd)
-here=$(dirname "$0")
 shift
 # Also for root, and with more ranks than cores.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 exec mpirun -n "${RANKS:-2}" /usr/bin/python3 \
-  "$here/all_reduce_bench.py" "$@"
+  "$PYTHONPATH/bench/all_reduce_bench.py" "$@"

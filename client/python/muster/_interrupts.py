@@ -29,22 +29,24 @@ _pipe: Optional[tuple] = None
 
 
 def watch() -> None:
-    """Begins to watch, once, if this is the main thread."""
+    """Begins to watch, if this is the main thread."""
     global _pipe
-    if _pipe is not None or (threading.current_thread()
-                             is not threading.main_thread()):
+    if threading.current_thread() is not threading.main_thread():
         return
-    reader, writer = os.pipe()
+    begins = _pipe is None
+    reader, writer = os.pipe() if _pipe is None else _pipe
     os.set_blocking(writer, False)
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    if previous != -1:
+    if previous not in (-1, writer):
         signal.set_wakeup_fd(previous)
-        os.close(reader)
-        os.close(writer)
+        if begins:
+            os.close(reader)
+            os.close(writer)
         return
-    _pipe = (reader, writer)
-    threading.Thread(target=_read, args=(reader,), name="muster-signals",
-                     daemon=True).start()
+    if begins:
+        _pipe = (reader, writer)
+        threading.Thread(target=_read, args=(reader,), name="muster-signals",
+                         daemon=True).start()
 
 
 def _read(reader: int) -> None:
@@ -72,10 +74,12 @@ def _after_fork() -> None:
     _core.set_main_thread(threading.get_ident())
     if _pipe is None:
         return
-    pipe, _pipe = _pipe, None
-    signal.set_wakeup_fd(-1)
-    for end in pipe:
-        os.close(end)
+    (reader, writer), _pipe = _pipe, None
+    current = signal.set_wakeup_fd(-1)
+    if current not in (-1, writer):
+        signal.set_wakeup_fd(current)
+    os.close(reader)
+    os.close(writer)
 
 
 os.register_at_fork(after_in_child=_after_fork)

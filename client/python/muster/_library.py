@@ -57,7 +57,10 @@ def check_slowly(function: Callable[..., int], *arguments: Any) -> None:
         finally:
             done.release()
 
-    threading.Thread(target=run, name="muster-call", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="muster-call", daemon=True).start()
+    except RuntimeError:  # at the end of the interpreter
+        run()
     done.acquire()
     if error:
         raise error.pop()

@@ -57,9 +57,19 @@ def _rank(rank: Optional[int], group_rank: Optional[int], name: str,
     return chosen
 
 
-def _call(function, *arguments) -> List[bytes]:
+def _wait(group: Optional[Group], function, *arguments) -> None:
+    """Waits for a call on `group`; what Ctrl-C interrupts ends the group."""
+    try:
+        check_slowly(function, *arguments)
+    except KeyboardInterrupt:
+        library.muster_group_abort(address_of(group),
+                                   b"interrupted by Ctrl-C (SIGINT)")
+        raise
+
+
+def _call(group: Optional[Group], function, *arguments) -> List[bytes]:
     result = c_void_p()
-    check_slowly(function, *arguments, byref(result))
+    _wait(group, function, *arguments, byref(result))
     return take_strings(result)
 
 
@@ -77,7 +87,7 @@ def broadcast_object_list(object_list: List[bytes], src: Optional[int] = None,
     source = _rank(src, group_src, "src")
     if _is_here(source, group_src is not None, group):
         mine = _check_bytes(object_list)
-    result = _call(library.muster_broadcast_object_list,
+    result = _call(group, library.muster_broadcast_object_list,
                    to_bytes_list([bytes(one) for one in mine]), len(mine),
                    source, address_of(group),
                    byref(_options(timeout, object_bytes_max, group_src)))
@@ -94,7 +104,7 @@ def all_gather_object(obj: bytes, group: Optional[Group] = None, *,
                       object_bytes_max: int = 0) -> List[bytes]:
     """Returns the objects of all ranks, by rank in the group."""
     data, = _check_bytes([obj])
-    return _call(library.muster_all_gather_object, data, len(data),
+    return _call(group, library.muster_all_gather_object, data, len(data),
                  address_of(group), byref(_options(timeout, object_bytes_max)))
 
 
@@ -104,7 +114,7 @@ def gather_object(obj: bytes, dst: Optional[int] = None,
                   object_bytes_max: int = 0) -> Optional[List[bytes]]:
     """Returns the objects of all ranks on rank `dst` (0), None on others."""
     data, = _check_bytes([obj])
-    result = _call(library.muster_gather_object, data, len(data),
+    result = _call(group, library.muster_gather_object, data, len(data),
                    _rank(dst, group_dst, "dst"), address_of(group),
                    byref(_options(timeout, object_bytes_max, group_dst)))
     return result or None
@@ -113,15 +123,18 @@ def gather_object(obj: bytes, dst: Optional[int] = None,
 def scatter_object(scatter_object_list: Optional[Sequence[bytes]] = None,
                    src: Optional[int] = None, group: Optional[Group] = None, *,
                    group_src: Optional[int] = None, timeout: Timeout = None,
-                   object_bytes_max: int = 0) -> bytes:
+                   object_bytes_max: int = 0) -> Optional[bytes]:
     """Returns this rank's element of the list of rank `src` (0).
 
-    That has one element for each rank of the group; other ranks give none.
+    That has one element for each rank of the group; other ranks give none. None
+    on a rank that is not in the group.
     """
     objects = _check_bytes(scatter_object_list or [])
-    return _call(library.muster_scatter_object_list, to_bytes_list(objects),
-                 len(objects), _rank(src, group_src, "src"), address_of(group),
-                 byref(_options(timeout, object_bytes_max, group_src)))[0]
+    result = _call(group, library.muster_scatter_object_list,
+                   to_bytes_list(objects), len(objects),
+                   _rank(src, group_src, "src"), address_of(group),
+                   byref(_options(timeout, object_bytes_max, group_src)))
+    return result[0] if result else None
 
 
 def send_object_list(object_list: Sequence[bytes], dst: Optional[int] = None,
@@ -131,7 +144,7 @@ def send_object_list(object_list: Sequence[bytes], dst: Optional[int] = None,
                      object_bytes_max: int = 0) -> None:
     """Sends a list of objects to rank `dst`."""
     objects = _check_bytes(object_list)
-    check_slowly(library.muster_send_object_list, to_bytes_list(objects),
+    _wait(group, library.muster_send_object_list, to_bytes_list(objects),
                  len(objects), _rank(dst, group_dst, "dst", None),
                  address_of(group),
                  byref(_options(timeout, object_bytes_max, group_dst, tag)))
@@ -147,7 +160,7 @@ def recv_object_list(count: int, src: Optional[int] = None,
     Returns the rank that has sent them, and the objects.
     """
     source = c_int32(-1)
-    objects = _call(library.muster_recv_object_list, count,
+    objects = _call(group, library.muster_recv_object_list, count,
                     _rank(src, group_src, "src", _ANY_SOURCE),
                     address_of(group),
                     byref(_options(timeout, object_bytes_max, group_src, tag)),
@@ -190,7 +203,8 @@ def pickle_scatter_object(scatter_object_list: Optional[Sequence[Any]] = None,
                           **options: Any) -> Any:
     """scatter_object for any objects, by pickle."""
     data = [pickle.dumps(one) for one in scatter_object_list or []]
-    return pickle.loads(scatter_object(data, src, group, **options))
+    mine = scatter_object(data, src, group, **options)
+    return None if mine is None else pickle.loads(mine)
 
 
 def pickle_send_object_list(object_list: Sequence[Any],

@@ -13,7 +13,7 @@ muster_run=$(readlink -f "$3")
 shift 3
 export PYTHONPATH="$package" PYTHONDONTWRITEBYTECODE=1
 export MUSTER_TEST_RUN="$muster_run"
-tests=$(dirname "$0")
+tests=$package/tests
 pytest=(/usr/bin/python3 -m pytest -q -x -p no:cacheprovider -o addopts= "$@")
 if [[ "$ranks" == 0 ]]; then
   exec "${pytest[@]}" "$tests/alone"

@@ -57,6 +57,8 @@ def check_libraries(folder):
             count += 1
             for line in run("ldd", path).splitlines():
                 words = line.split()
+                if line.strip() == "statically linked":
+                    continue  # it needs no library
                 inside = len(words) > 2 and words[2].startswith(folder)
                 if not inside and not OF_GLIBC.match(words[0]):
                     sys.exit(f"{path} needs {line.strip()}")
