@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <initializer_list>
 #include <new>
 
 #include "client/python/core/python_errors.h"
@@ -81,9 +82,21 @@ int FindDataTypeOfStruct(const char* format, Py_ssize_t itemsize) {
   return MUSTER_OPAQUE;
 }
 
+// Whether elements have references to objects, or other addresses, which mean
+// nothing on another rank. Names of fields stand between colons.
+bool HasAddresses(const char* format) {
+  bool is_name = false;
+  for (; *format != 0; ++format) {
+    if (*format == ':') is_name = !is_name;
+    if (!is_name && strchr("OP&X", *format) != nullptr) return true;
+  }
+  return false;
+}
+
 // As FindDataType, for a whole format.
 int FindDataTypeOfFormat(const char* format, Py_ssize_t itemsize) {
   if (format == nullptr) return MUSTER_UINT8;
+  if (HasAddresses(format)) return -1;
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   if (format[0] == 'Z' && format[1] != 0 && format[2] == 0) {
     if (format[1] == 'f') return MUSTER_COMPLEX64;
@@ -140,21 +153,37 @@ bool RefuseStrides(const PythonBuffer& buffer, ArgumentName name) {
   return false;
 }
 
-// The call on array.__dlpack__ with the version that can say "read-only", or
-// without it where the array's library is older.
-PyObject* CallDLPack(PyObject* array) {
+// The call on array.__dlpack__ with the version that can say "read-only" and "a
+// copy", and without a copy where the call writes. Older libraries know neither
+// argument.
+PyObject* CallDLPack(PyObject* array, Access access) {
   const Reference function(PyObject_GetAttrString(array, "__dlpack__"));
   if (!function) return nullptr;
   const Reference nothing(PyTuple_New(0));
-  const Reference named(Py_BuildValue("{s:(ii)}", "max_version", 1, 1));
-  if (!nothing || !named) return nullptr;
-  PyObject* capsule = PyObject_Call(function.get(), nothing.get(), named.get());
-  if (capsule != nullptr || PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
-    return capsule;
+  const Reference version(Py_BuildValue("{s:(ii)}", "max_version", 1, 1));
+  const Reference no_copy(
+      Py_BuildValue("{s:(ii),s:O}", "max_version", 1, 1, "copy", Py_False));
+  if (!nothing || !version || !no_copy) return nullptr;
+  for (PyObject* named : {no_copy.get(), version.get()}) {
+    if (access == Access::kRead && named == no_copy.get()) continue;
+    PyObject* capsule = PyObject_Call(function.get(), nothing.get(), named);
+    if (capsule != nullptr || PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
+      return capsule;
+    }
+    PyErr_Clear();
   }
-  PyErr_Clear();
   return PyObject_CallObject(function.get(), nullptr);
 }
+
+// What every DLManagedTensorVersioned of version 1 begins with.
+struct VersionedHead {
+  uint32_t major;
+  uint32_t minor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensorVersioned*);
+  uint64_t flags;
+};
+constexpr uint64_t kIsCopied = 2;
 
 // Arrays of jax never change, but before DLPack 1.0 it cannot say so.
 bool IsOfJax(PyObject* array) {
@@ -168,6 +197,14 @@ bool IsOfJax(PyObject* array) {
                             ? PyUnicode_AsUTF8String(module.get())
                             : nullptr);
   return bytes && strncmp(PyBytes_AsString(bytes.get()), "jax", 3) == 0;
+}
+
+bool RefuseCopy(PyObject* name) {
+  RaiseArgumentError(
+      "argument %U: its library exports a copy of the array, and this call "
+      "would write to the copy",
+      name);
+  return false;
 }
 
 bool RefuseReadOnly(ArgumentName name) {
@@ -231,8 +268,11 @@ bool ArrayView::OpenBuffer(ArgumentName name, muster_tensor* tensor) {
     if (argument) {
       PyErr_Format(PyExc_TypeError,
                    "argument %U: muster has no data type for elements of the "
-                   "format \"%s\" (%zd bytes); view them as bytes to move them",
-                   argument.get(), buffer_.format, buffer_.itemsize);
+                   "format \"%s\" (%zd bytes); %s",
+                   argument.get(), buffer_.format, buffer_.itemsize,
+                   HasAddresses(buffer_.format)
+                       ? "they refer to memory of this process"
+                       : "view them as bytes to move them");
     }
     return false;
   }
@@ -261,7 +301,7 @@ bool ArrayView::OpenDLPack(PyObject* array, ArgumentName name, Access access,
     return false;
   }
   if (access == Access::kWrite && IsOfJax(array)) return RefuseReadOnly(name);
-  const Reference capsule(CallDLPack(array));
+  const Reference capsule(CallDLPack(array, access));
   if (!capsule) return false;
   muster_status status = MUSTER_OK;
   const char* used = "used_dltensor";
@@ -273,6 +313,12 @@ bool ArrayView::OpenDLPack(PyObject* array, ArgumentName name, Access access,
     auto* managed = static_cast<DLManagedTensorVersioned*>(
         PyCapsule_GetPointer(capsule.get(), "dltensor_versioned"));
     if (managed == nullptr) return false;
+    const auto* head = reinterpret_cast<const VersionedHead*>(managed);
+    if (access == Access::kWrite && head->major == 1 &&
+        (head->flags & kIsCopied) != 0) {
+      // The capsule calls the deleter.
+      return RefuseCopy(text.get());
+    }
     used = "used_dltensor_versioned";
     status = muster_from_dlpack_versioned(
         managed, access == Access::kRead ? 1 : 0, &imported_);
@@ -288,6 +334,9 @@ bool ArrayView::OpenDLPack(PyObject* array, ArgumentName name, Access access,
 }
 
 void ArrayView::Close() {
+  if (buffer_.obj == nullptr && imported_ == nullptr) return;
+  // The exporter may run any code, also after an error.
+  const KeptException kept;
   if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
   muster_dlpack_release(imported_);
   imported_ = nullptr;

@@ -190,8 +190,9 @@ PyObject* WaitForWork(PyObject* object, PyObject* timeout) {
   if (timeout_ms == -1 && PyErr_Occurred() != nullptr) return nullptr;
   // It lives on if another thread drops it meanwhile.
   const int done = Wait(self, timeout_ms);
+  // Also a failed collective does not touch them any more.
+  if (done > 0 || (done < 0 && !IsRunning(self->work))) LetGo(self);
   if (done < 0) return nullptr;
-  if (done > 0) LetGo(self);
   return PyBool_FromLong(done);
 }
 

@@ -30,10 +30,10 @@ bool CheckCount(const char* function, Py_ssize_t count, Py_ssize_t expected) {
 bool ToMilliseconds(PyObject* timeout, int64_t* milliseconds) {
   *milliseconds = 0;
   if (timeout == Py_None) return true;
-  double seconds = 0;
-  if (PyFloat_Check(timeout) || PyLong_Check(timeout)) {
-    seconds = PyFloat_AsDouble(timeout);
-  } else {
+  // Also scalars of numpy are numbers.
+  double seconds = PyFloat_AsDouble(timeout);
+  if (seconds == -1.0 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
     const Reference total(
         PyObject_CallMethod(timeout, "total_seconds", nullptr));
     if (!total) {
@@ -156,8 +156,10 @@ class CollectiveCall {
     group_ = last_three[0];
     if (!ToGroup(group_, &group_handle_)) return false;
     if (!ToMilliseconds(last_three[1], &timeout_ms_)) return false;
-    mode_ = PyLong_AsLong(last_three[2]);
-    if (mode_ == -1 && PyErr_Occurred() != nullptr) return false;
+    // An async_op, or for kPrepare "...".
+    mode_ = last_three[2] == Py_Ellipsis ? kPrepare
+                                         : PyObject_IsTrue(last_three[2]);
+    if (mode_ < 0) return false;
     if (mode_ == kRun) return true;
     kept_ = NewArrays();
     return kept_ != nullptr;
@@ -205,7 +207,7 @@ class CollectiveCall {
   PyObject* group_ = nullptr;
   muster_group* group_handle_ = nullptr;
   int64_t timeout_ms_ = 0;
-  long mode_ = kRun;
+  int mode_ = kRun;
   Arrays here_;
   Arrays* kept_ = nullptr;
 };
@@ -221,7 +223,7 @@ muster_status NoPrepare(T...) {
 class Reduction {
  public:
   bool Read(PyObject* op, PyObject* factor, int64_t timeout_ms,
-            const muster_tensor* reduced) {
+            const muster_tensor* reduced, size_t reduced_count = 1) {
     options_.size = sizeof options_;
     options_.timeout_ms = timeout_ms;
     if (factor != Py_None) {
@@ -230,11 +232,15 @@ class Reduction {
       options_.has_factor = 1;
     }
     if (PyLong_Check(op) != 0) {
-      op_ = static_cast<muster_reduce_op>(PyLong_AsLong(op));
-      return op_ != -1 || PyErr_Occurred() == nullptr;
+      const long long number = PyLong_AsLongLong(op);
+      op_ = static_cast<muster_reduce_op>(number);
+      if (op_ == number && op_ >= 0 && op_ != MUSTER_USER_OP) return true;
+      PyErr_Clear();
+      RaiseArgumentError("argument op is %R, which is no muster.ReduceOp", op);
+      return false;
     }
     op_ = MUSTER_USER_OP;
-    options_.user_op = FindUserOp(op, reduced);
+    options_.user_op = FindUserOp(op, reduced, reduced_count);
     return options_.user_op != nullptr;
   }
 
@@ -514,7 +520,7 @@ PyObject* AllReduceCoalesced(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("all_reduce_coalesced", count, 6) || !call.Read(args + 3) ||
       !call.outputs().OpenList(args[0], "array_list", Access::kWrite) ||
       !reduction.Read(args[1], args[2], call.timeout_ms(),
-                      call.outputs().list())) {
+                      call.outputs().list(), call.outputs().list_size())) {
     return nullptr;
   }
   return call.Finish(
@@ -558,7 +564,7 @@ PyObject* ReduceScatterTensorCoalesced(PyObject*, Arguments args,
       !call.inputs().OpenList(args[1], "input_list", Access::kRead) ||
       !HaveOneLength(call.outputs(), call.inputs()) ||
       !reduction.Read(args[2], args[3], call.timeout_ms(),
-                      call.outputs().list())) {
+                      call.outputs().list(), call.outputs().list_size())) {
     return nullptr;
   }
   return call.Finish(

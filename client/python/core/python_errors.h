@@ -22,6 +22,24 @@ void RaiseLastError();
 // The exception of `error`, as a new reference; null with an exception.
 PyObject* MakeException(const muster_error* error);
 
+// Keeps the exception that is set, or none, while code of others runs, and sets
+// it again. An exception of that code is printed.
+class KeptException {
+ public:
+  KeptException() { PyErr_Fetch(&type_, &value_, &trace_); }
+  KeptException(const KeptException&) = delete;
+  KeptException& operator=(const KeptException&) = delete;
+  ~KeptException() {
+    if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(nullptr);
+    PyErr_Restore(type_, value_, trace_);
+  }
+
+ private:
+  PyObject* type_ = nullptr;
+  PyObject* value_ = nullptr;
+  PyObject* trace_ = nullptr;
+};
+
 }  // namespace muster::python
 
 #endif  // MUSTER_CLIENT_PYTHON_CORE_PYTHON_ERRORS_H_

@@ -75,6 +75,7 @@ PyObject* MakeView(void* data, size_t bytes, bool writable,
 // array on it, is an error.
 bool EndView(PyObject* view) {
   const Reference done(PyObject_CallMethod(view, "release", nullptr));
+  if (!done) PyErr_Clear();
   return static_cast<bool>(done);
 }
 
@@ -88,7 +89,18 @@ bool Combine(const TypedFunction& function, const void* in, void* inout,
   if (!operand || !result) return false;
   const Reference nothing(PyObject_CallFunctionObjArgs(
       function.function, operand.get(), result.get(), nullptr));
-  return nothing && EndView(operand.get()) && EndView(result.get());
+  bool ended = false;
+  {
+    // Both views end, also after an exception of the function.
+    const KeptException kept;
+    ended = EndView(operand.get());
+    ended = EndView(result.get()) && ended;
+  }
+  if (nothing && !ended) {
+    PyErr_SetString(PyExc_BufferError,
+                    "the function of the UserOp has kept its memory");
+  }
+  return nothing && ended;
 }
 
 // A muster_op_function.
@@ -180,6 +192,7 @@ TypedFunction* MakeFunction(UserOpObject* self, muster_dtype dtype,
   muster_op_options options = {};
   options.size = sizeof options;
   options.not_commutative = self->commutative != 0 ? 0 : 1;
+  options.element_size = element_size;
   options.release_context = ReleaseFunction;
   const muster_status status =
       muster_op_create(CallFunction, function, &options, &function->op);
@@ -190,6 +203,11 @@ TypedFunction* MakeFunction(UserOpObject* self, muster_dtype dtype,
   }
   Py_INCREF(self->function);
   return function;
+}
+
+size_t GetElementSize(const muster_tensor& tensor) {
+  return tensor.dtype == MUSTER_OPAQUE ? tensor.element_size
+                                       : muster_dtype_size(tensor.dtype);
 }
 
 }  // namespace
@@ -204,7 +222,8 @@ bool AddUserOpType(PyObject* module) {
   return false;
 }
 
-muster_op* FindUserOp(PyObject* user_op, const muster_tensor* reduced) {
+muster_op* FindUserOp(PyObject* user_op, const muster_tensor* reduced,
+                      size_t count) {
   if (PyObject_TypeCheck(user_op, user_op_type) == 0) {
     PyErr_Format(PyExc_TypeError,
                  "argument op must be a muster.ReduceOp or muster.UserOp, not "
@@ -213,9 +232,18 @@ muster_op* FindUserOp(PyObject* user_op, const muster_tensor* reduced) {
     return nullptr;
   }
   auto* self = reinterpret_cast<UserOpObject*>(user_op);
-  const muster_dtype dtype = reduced == nullptr ? MUSTER_UINT8 : reduced->dtype;
-  const size_t size =
-      dtype == MUSTER_OPAQUE ? reduced->element_size : muster_dtype_size(dtype);
+  const muster_dtype dtype = count == 0 ? MUSTER_UINT8 : reduced[0].dtype;
+  const size_t size = count == 0 ? 1 : GetElementSize(reduced[0]);
+  for (size_t i = 1; i < count; ++i) {
+    if (reduced[i].dtype == dtype && GetElementSize(reduced[i]) == size) {
+      continue;
+    }
+    RaiseArgumentError(
+        "a UserOp reduces arrays of one type in a call, but arrays 0 and %zu "
+        "have elements of different types",
+        i);
+    return nullptr;
+  }
   for (TypedFunction* known = self->first; known != nullptr;
        known = known->next) {
     if (known->dtype == dtype && known->element_size == size) return known->op;

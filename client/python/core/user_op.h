@@ -10,9 +10,10 @@ namespace muster::python {
 
 bool AddUserOpType(PyObject* module);
 
-// The op of a UserOp for arrays like `reduced`, which may be null. It lives as
-// long as the UserOp. Null, with an exception.
-muster_op* FindUserOp(PyObject* user_op, const muster_tensor* reduced);
+// The op of a UserOp for the `count` arrays `reduced`, which must be of one
+// type. It lives as long as the UserOp. Null, with an exception.
+muster_op* FindUserOp(PyObject* user_op, const muster_tensor* reduced,
+                      size_t count);
 
 }  // namespace muster::python
 

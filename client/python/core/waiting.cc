@@ -7,6 +7,7 @@ namespace {
 
 // All of these are guarded by the GIL.
 unsigned long main_thread = 0;
+unsigned long long last_number = 0;
 unsigned long long running_number = 0;
 // Null: the main thread is in no collective. Borrowed from the call.
 PyObject* running_group = nullptr;
@@ -28,14 +29,19 @@ bool CheckStatus(muster_status status) {
   return false;
 }
 
-RunningCall::RunningCall(PyObject* group) : is_main_(IsMainThread()) {
+RunningCall::RunningCall(PyObject* group)
+    : is_main_(IsMainThread()),
+      outer_number_(running_number),
+      outer_group_(running_group) {
   if (!is_main_) return;
-  ++running_number;
+  running_number = ++last_number;
   running_group = group;
 }
 
 RunningCall::~RunningCall() {
-  if (is_main_) running_group = nullptr;
+  if (!is_main_) return;
+  running_number = outer_number_;
+  running_group = outer_group_;
 }
 
 }  // namespace muster::python

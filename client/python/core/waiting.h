@@ -27,13 +27,18 @@ PyObject* GetRunningCall();
 bool CheckStatus(muster_status status);
 
 // Notes that the main thread is in a collective of `group`: None or a Group.
+// The handler of a signal may make another one before the first has begun.
 class RunningCall {
  public:
   explicit RunningCall(PyObject* group);
+  RunningCall(const RunningCall&) = delete;
+  RunningCall& operator=(const RunningCall&) = delete;
   ~RunningCall();
 
  private:
   const bool is_main_;
+  const unsigned long long outer_number_;
+  PyObject* const outer_group_;
 };
 
 // Runs `call`, a collective of `group`, without the GIL. False, with an

@@ -34,8 +34,8 @@ from .works import Prepared, Work
 
 Op = Union[ReduceOp, UserOp]
 
-# The modes of muster._core are False, True and this.
-_PREPARE = 2
+# async_op of muster._core is false, true or this.
+_PREPARE = ...
 
 
 def all_reduce(array: Any, op: Op = ReduceOp.SUM, group: Optional[Group] = None,

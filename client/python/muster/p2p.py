@@ -19,7 +19,7 @@ def send(array: Any, dst: Optional[int] = None, group: Optional[Group] = None,
          tag: int = 0, timeout: Timeout = None,
          group_dst: Optional[int] = None) -> None:
     """Sends `array`; returns when it may be used again."""
-    _core.send(array, dst, group_dst, tag, group, timeout, 0)
+    _core.send(array, dst, group_dst, tag, group, timeout, False)
 
 
 def recv(array: Any, src: Optional[int] = None, group: Optional[Group] = None,
@@ -29,21 +29,21 @@ def recv(array: Any, src: Optional[int] = None, group: Optional[Group] = None,
 
     Returns the global rank that has sent it.
     """
-    return _core.recv(array, src, group_src, tag, group, timeout, 0)
+    return _core.recv(array, src, group_src, tag, group, timeout, False)
 
 
 def isend(array: Any, dst: Optional[int] = None, group: Optional[Group] = None,
           tag: int = 0, timeout: Timeout = None,
           group_dst: Optional[int] = None) -> Work:
     """Starts a send."""
-    return _core.send(array, dst, group_dst, tag, group, timeout, 1)
+    return _core.send(array, dst, group_dst, tag, group, timeout, True)
 
 
 def irecv(array: Any, src: Optional[int] = None, group: Optional[Group] = None,
           tag: int = 0, timeout: Timeout = None,
           group_src: Optional[int] = None) -> Work:
     """Starts a receive. Work.source_rank() tells who has sent."""
-    return _core.recv(array, src, group_src, tag, group, timeout, 1)
+    return _core.recv(array, src, group_src, tag, group, timeout, True)
 
 
 class P2POp(NamedTuple):
@@ -72,7 +72,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> List[Work]:
             raise ArgumentError(
                 f"P2POp.op must be muster.isend or muster.irecv, not "
                 f"{operation.op!r}")
-        if operation.group is not group:
+        if operation.group != group:
             raise ArgumentError("All ops need to use the same group.")
         operations.append((int(operation.op is irecv), operation.array,
                            operation.peer, operation.group_peer,

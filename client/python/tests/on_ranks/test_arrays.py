@@ -2,6 +2,7 @@
 
 import array as stdarray
 import ctypes
+import datetime
 import weakref
 
 import numpy as np
@@ -116,7 +117,88 @@ def test_all_reduce_takes_dlpack(size, dtype):
     array = DLPackOnly(np.ones((2, 3), dtype))
     muster.all_reduce(array)
     assert (array.array == size).all()
-    assert array.versions == [(1, 1), None]
+    # With the argument copy, without it, and without any.
+    assert array.versions == [(1, 1), (1, 1), None]
+
+
+class Export:
+    """An array of 4 floats whose export is made here, by ctypes.
+
+    `freed` counts the calls of its deleter, which is code of Python.
+    """
+
+    class Versioned(ctypes.Structure):
+        _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
+                    ("manager_ctx", ctypes.c_void_p),
+                    ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+                    ("flags", ctypes.c_uint64), ("data", ctypes.c_void_p),
+                    ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                    ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                    ("lanes", ctypes.c_uint16),
+                    ("shape", ctypes.POINTER(ctypes.c_int64)),
+                    ("strides", ctypes.POINTER(ctypes.c_int64)),
+                    ("byte_offset", ctypes.c_uint64)]
+
+    def __init__(self, flags=0, device=1):
+        self.freed = 0
+        self.options = []
+        self.memory = (ctypes.c_float * 4)(1, 1, 1, 1)
+        self.shape = (ctypes.c_int64 * 1)(4)
+        self.managed = self.Versioned(
+            1, 1, None, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.free),
+            flags, ctypes.addressof(self.memory),
+            (ctypes.c_int32 * 2)(device, 0), 1, 2, 32, 1, self.shape, None, 0)
+
+    def free(self, _):
+        self.freed += 1
+
+    def __dlpack__(self, **options):
+        self.options.append(options)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor_versioned", None)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_a_call_that_writes_asks_dlpack_for_the_array_itself(size):
+    array = Export()
+    muster.all_reduce(array)
+    assert list(array.memory) == [size] * 4 and array.freed == 1
+    assert array.options == [{"max_version": (1, 1), "copy": False}]
+    array = Export()
+    muster.all_gather_into_tensor(np.zeros(4 * size, np.float32), array)
+    assert array.options == [{"max_version": (1, 1)}]
+
+
+def test_a_copy_by_dlpack_is_refused_where_the_call_writes(size):
+    copied = 2
+    with pytest.raises(muster.ArgumentError, match="a copy of the array"):
+        muster.all_reduce(Export(flags=copied))
+    out = np.zeros(4 * size, np.float32)
+    muster.all_gather_into_tensor(out, Export(flags=copied))
+    assert (out == 1).all()
+
+
+def test_an_error_outlives_a_deleter_in_python(size):
+    out = [Export(), np.ones(8)[::2]]
+    with pytest.raises(muster.ArgumentError, match=r"array_list\[1\]"):
+        muster.all_gather(out, np.ones(4, np.float32))
+    assert out[0].freed == 1
+
+
+@pytest.mark.parametrize("element", [
+    [("a", object)], [("a", "f8"), ("b", [("Oname", object)])],
+], ids=["object", "nested"])
+def test_structs_with_references_are_refused(element):
+    with pytest.raises(TypeError, match="memory of this process"):
+        muster.broadcast(np.zeros(3, element), 0)
+
+
+def test_structs_with_any_names_are_moved():
+    muster.broadcast(np.zeros(3, [("O", "f8"), ("P&X", "i4")]), 0)
 
 
 def test_a_strided_dlpack_array_is_refused():
@@ -181,5 +263,21 @@ def test_arguments_are_checked():
     for timeout in (0, -1, float("nan")):
         with pytest.raises(muster.ArgumentError, match="argument timeout"):
             muster.all_reduce(array, timeout=timeout)
-    with pytest.raises(muster.ArgumentError):
-        muster.all_reduce(array, op=99)
+    for op in (99, 11, -1, 1 << 32, 1 << 70):
+        with pytest.raises(muster.ArgumentError):
+            muster.all_reduce(array, op=op)
+
+
+def test_numbers_of_numpy_are_numbers(size):
+    muster.barrier(timeout=np.float32(60))
+    muster.barrier(timeout=np.int64(60))
+    muster.all_reduce(np.ones(1), timeout=datetime.timedelta(seconds=60))
+    assert muster.get_group_rank(None, np.int64(0)) == 0
+
+
+@pytest.mark.parametrize("true", [2, 1, "yes"])
+def test_async_op_is_a_truth_value(true):
+    work = muster.all_reduce(np.ones(1), async_op=true)
+    assert isinstance(work, muster.Work)
+    work.wait()
+    assert muster.all_reduce(np.ones(1), async_op=0) is None

@@ -59,6 +59,38 @@ def test_operands_that_do_not_commute_are_combined_by_rank(rank, size):
     np.testing.assert_array_equal(array, np.stack([want] * 5))
 
 
+def test_a_coalesced_call_has_one_type_for_a_function(size):
+    op = UserOp(largest)
+    arrays = [np.ones(2, np.float32), np.ones(3, np.float32)]
+    muster.all_reduce_coalesced(arrays, op=op)
+    arrays[1] = np.ones(3)
+    with pytest.raises(muster.ArgumentError, match="arrays of one type"):
+        muster.all_reduce_coalesced(arrays, op=op)
+    with pytest.raises(muster.ArgumentError, match="arrays of one type"):
+        muster.reduce_scatter_tensor_coalesced(
+            arrays, [np.ones(2 * size, np.float32), np.ones(3 * size)], op=op)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_the_views_of_a_function_end_with_the_call(size, ending):
+    kept = []
+
+    def keep(operand, result):
+        kept.extend([operand, result])
+        if ending == "raises":
+            raise ValueError("as the test wants")
+
+    group = muster.new_group()
+    try:
+        muster.all_reduce(np.ones(2), op=UserOp(keep), group=group)
+    except muster.Error:
+        assert ending == "raises"
+    for view in kept:
+        with pytest.raises(ValueError, match="released"):
+            view[0]
+
+
 def test_reduce_and_reduce_scatter_take_a_function(rank, size):
     op = UserOp(largest)
     array = np.full(3, rank)
