@@ -23,8 +23,10 @@ BYTES_RESULTS = {"muster_strings_data"}
 
 HEAD = '''"""muster's C interface for ctypes. Written by make_abi.py; do not edit."""
 
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int32,
-                    c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, c_char_p, c_double, c_int32, c_int64,
+                    c_size_t, c_uint32, c_uint64, c_void_p)
+
+from ._numbers import Struct
 
 '''
 
@@ -102,7 +104,7 @@ class Interface:
         self.structs.add(name)
         fields = "".join(f'        ("{one.name}", {self.type_of(one.type)}),\n'
                          for one in struct.decls)
-        self.text.append(f"class {name}(Structure):\n"
+        self.text.append(f"class {name}(Struct):\n"
                          f"    _fields_ = [\n{fields}    ]\n")
 
     def add_enum(self, enum):

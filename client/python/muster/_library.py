@@ -11,6 +11,7 @@ from . import _abi  # type: ignore[attr-defined]
 # The extension module is linked with the library. Loading it first makes sure
 # that ctypes finds the same one, which a wheel carries beside it.
 from . import _core  # noqa: F401
+from ._numbers import checked, to_list
 
 
 def _load() -> ctypes.CDLL:
@@ -22,6 +23,7 @@ def _load() -> ctypes.CDLL:
             continue  # an older library; whoever calls it gets the error
         function.restype = result
         function.argtypes = arguments
+        setattr(loaded, name, checked(name, function, arguments))
     return loaded
 
 
@@ -160,5 +162,5 @@ def to_bytes_list(items: Sequence[bytes]):
     return array
 
 
-def to_int32_list(numbers: Sequence[int]):
-    return (ctypes.c_int32 * max(1, len(numbers)))(*numbers)
+def to_int32_list(numbers: Sequence[int], name: str = "ranks"):
+    return to_list(ctypes.c_int32, numbers, name)

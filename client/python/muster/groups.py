@@ -341,7 +341,8 @@ def shrink_group(ranks_to_exclude: Sequence[int],
         _abi.muster_shrink_options, timeout_ms=to_milliseconds(timeout),
         description=encode(group_desc), abort=int(abort))
     return _new_group(library.muster_shrink_group,
-                      to_int32_list(ranks_to_exclude), len(ranks_to_exclude),
+                      to_int32_list(ranks_to_exclude, "ranks_to_exclude"),
+                      len(ranks_to_exclude),
                       address_of(group), byref(options))
 
 

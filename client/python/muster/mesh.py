@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
 from typing import List, Optional, Sequence, Tuple, Union
 
 from . import _abi  # type: ignore[attr-defined]
 from ._library import (Handle, encode, get_handle, get_number, get_strings,
                        get_text, library, make_options, to_int32_list)
+from ._numbers import to_list
+from .errors import ArgumentError
 from .groups import Group, read_list
 
 Dim = Union[int, str]
@@ -20,11 +23,20 @@ def _names(names: Optional[Sequence[Optional[str]]]):
     return (c_char_p * max(1, len(names)))(*[encode(name) for name in names])
 
 
-def _sizes(shape: Sequence[int]):
-    return (c_int64 * max(1, len(shape)))(*shape)
+def _sizes(shape: Sequence[int], name: str):
+    return to_list(c_int64, shape, name)
 
 
-def _options(dim_names, backends):
+def _check_length(name: str, given: int, wanted: int) -> None:
+    if given != wanted:
+        raise ArgumentError(f"argument {name} must have {wanted} elements, but "
+                            f"has {given}")
+
+
+def _options(dim_names, backends, ndim: int, name_of_names: str = "dim_names"):
+    for name, given in ((name_of_names, dim_names), ("backends", backends)):
+        if given is not None:
+            _check_length(name, len(given), ndim)
     options = make_options(_abi.muster_device_mesh_options)
     kind = ctypes.POINTER(c_char_p)
     if dim_names is not None:
@@ -103,8 +115,8 @@ class DeviceMesh:
         if isinstance(dim, str):
             dim = self.mesh_dim_names.index(dim)
         return _make(library.muster_device_mesh_unflatten, self._address, dim,
-                     _sizes(sizes), len(sizes),
-                     byref(_options(dim_names, backends)))
+                     _sizes(sizes, "sizes"), len(sizes),
+                     byref(_options(dim_names, backends, len(sizes))))
 
     def get_group(self, dim: Optional[Dim] = None) -> Group:
         """This process's group along a dimension; None: the only one."""
@@ -164,13 +176,16 @@ def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *,
     Makes the default group if there is none. backends: one for each dimension;
     None is the default group's.
     """
-    options = byref(_options(mesh_dim_names, backends))
+    options = byref(_options(mesh_dim_names, backends, len(mesh_shape),
+                             "mesh_dim_names"))
+    sizes = _sizes(mesh_shape, "mesh_shape")
     if ranks is None:
         return _make(library.muster_init_device_mesh, encode(device_type),
-                     _sizes(mesh_shape), len(mesh_shape), options)
+                     sizes, len(mesh_shape), options)
+    _check_length("ranks", len(ranks), math.prod(mesh_shape))
     return _make(library.muster_device_mesh_from_array, encode(device_type),
-                 _sizes(mesh_shape), len(mesh_shape), to_int32_list(ranks),
-                 len(ranks), options)
+                 sizes, len(mesh_shape), to_int32_list(ranks), len(ranks),
+                 options)
 
 
 def mesh_from_group(group: Group, device_type: str = "cpu",

@@ -75,6 +75,36 @@ def test_meshes_have_a_group_for_each_line(rank, size):
         mesh["pp"]
 
 
+def test_lists_for_a_mesh_have_its_size(size):
+    # The C interface reads as many elements as the shape has; it is not told
+    # how many there are.
+    for options in ({"mesh_dim_names": ["a"]}, {"backends": [None]},
+                    {"ranks": []}):
+        name, = options
+        with pytest.raises(muster.ArgumentError, match=f"argument {name} must"):
+            muster.init_device_mesh("cpu", (1, size), **options)
+    mesh = muster.init_device_mesh("cpu", (size,))
+    with pytest.raises(muster.ArgumentError, match="argument dim_names must"):
+        mesh.unflatten(0, (1, size), dim_names=["a"])
+
+
+# Each has the low 32 or 64 bits of a number that would do.
+@pytest.mark.parametrize("call", [
+    lambda: muster.new_group([1 << 32]),
+    lambda: muster.new_subgroups((1 << 32) + 1),
+    lambda: muster.new_subgroups_by_enumeration([[1 << 32]]),
+    lambda: muster.get_group_rank(None, 1 << 32),
+    lambda: muster.init_device_mesh("cpu", ((1 << 64) + 1,)),
+    lambda: muster.get_default_store().add("wide", (1 << 64) + 1),
+    lambda: muster.SymmetricMemory("float32", (1 << 64) + 1),
+    lambda: muster.new_group([0], device_id=1 << 32),
+    lambda: muster.all_reduce(np.ones(1), op=1 << 32),
+])
+def test_a_number_that_is_too_large_is_refused(call):
+    with pytest.raises(muster.ArgumentError):
+        call()
+
+
 def test_debugging_and_backends(size):
     assert "shm" in muster.list_backends()
     assert muster.is_backend_available("gloo")
