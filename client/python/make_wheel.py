@@ -28,6 +28,9 @@ import zipfile
 SYSTEM = re.compile(r"^(ld-linux.*|linux-vdso|libc|libm|libdl|libpthread|librt|"
                     r"libresolv|libutil|libanl|libnss_.*)\.so")
 LIBRARY = "libmuster.so.0"
+# The scripts for the programs that a wheel may carry.
+SCRIPTS = {"muster-run": "main", "musterctl": "run_musterctl",
+           "muster-coordinator": "run_coordinator"}
 SUMMARY = "torch.distributed's job without torch: collectives, groups, stores"
 
 
@@ -149,11 +152,13 @@ def write_wheel(folder, version, tag, out):
         add(f"{info}/WHEEL", (
             f"Wheel-Version: 1.0\nGenerator: make_wheel.py\n"
             f"Root-Is-Purelib: false\nTag: {tag}\n").encode())
-        add(f"{info}/entry_points.txt",
-            b"[console_scripts]\n"
-            b"muster-run = muster.run:main\n"
-            b"musterctl = muster.run:run_musterctl\n"
-            b"muster-coordinator = muster.run:run_coordinator\n")
+        scripts = "".join(
+            f"{program} = muster.run:{function}\n"
+            for program, function in SCRIPTS.items()
+            if os.path.exists(os.path.join(folder, "muster", "bin", program)))
+        if scripts:
+            add(f"{info}/entry_points.txt",
+                f"[console_scripts]\n{scripts}".encode())
         record.append(f"{info}/RECORD,,")
         wheel.writestr(f"{info}/RECORD", "\n".join(record) + "\n")
     return path

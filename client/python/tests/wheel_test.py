@@ -91,6 +91,10 @@ def main():
             sys.exit(f"not the name of a wheel: {wheel}")
         site = os.path.join(folder, "site")
         unpack(wheel, site)
+        with zipfile.ZipFile(wheel) as file:
+            scripts = file.read("muster-1.2.3.dist-info/entry_points.txt")
+        if scripts != b"[console_scripts]\nmuster-run = muster.run:main\n":
+            sys.exit(f"not the scripts of the programs in the wheel: {scripts}")
         check_libraries(site)
         environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": site}
         version = run("/usr/bin/python3", "-c",

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import muster
+from muster import run
 from muster.run import with_python
 
 
@@ -15,10 +16,36 @@ def test_a_program_in_python_runs_with_this_python():
         "--nproc-per-node=2", sys.executable, "-u", "train.py", "--epochs=2"]
     for arguments in (["--standalone", "./train", "x.py"],
                       ["--nproc-per-node=2", "/usr/bin/python3", "train.py"],
-                      ["--", "./program"], []):
-        if arguments[1:2] == ["./train"]:
-            continue
+                      ["--nproc-per-node", "2", "./train", "conf.py"],
+                      ["--log-dir", "logs.py", "./train"],
+                      ["--standalone", "--", "pytest", "test_x.py"],
+                      ["--", "./program"], ["--standalone"], []):
         assert with_python(arguments) == arguments
+    for before in (["--nproc-per-node", "2"], ["--standalone", "--"],
+                   ["-nproc_per_node", "2"], ["-r3"], ["-r", "3"], []):
+        assert with_python(before + ["x.py", "y.py"]) == (
+            before + [sys.executable, "-u", "x.py", "y.py"])
+
+
+def test_the_options_without_a_value_are_muster_runs():
+    usage = subprocess.run([os.environ["MUSTER_TEST_RUN"], "--help"],
+                           capture_output=True, text=True, check=True,
+                           timeout=120).stdout
+    flags = {line.split()[0] for line in usage.splitlines()
+             if line.startswith("  --") and "=" not in line.split()[0]}
+    assert {"--" + name for name in run._FLAGS if name != "h"} == flags
+
+
+def test_a_script_of_the_package_does_not_find_itself(tmp_path):
+    script = tmp_path / "musterctl"
+    script.write_text(f"#!{sys.executable}\nfrom muster.run import "
+                      f"run_musterctl\nrun_musterctl()\n")
+    script.chmod(0o755)
+    done = subprocess.run([str(script)],
+                          env=dict(os.environ, PATH=str(tmp_path)),
+                          capture_output=True, text=True, check=False,
+                          timeout=120)
+    assert done.returncode == 1 and "muster-tools" in done.stderr
 
 
 def test_muster_run_starts_ranks(tmp_path):
