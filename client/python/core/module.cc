@@ -736,6 +736,11 @@ PyObject* SetMainThreadIdent(PyObject*, PyObject* ident) {
   Py_RETURN_NONE;
 }
 
+PyObject* SetWatchFunction(PyObject*, PyObject* function) {
+  SetWatch(function);
+  Py_RETURN_NONE;
+}
+
 PyObject* RunningCallOfMain(PyObject*, PyObject*) { return GetRunningCall(); }
 
 PyObject* Close(PyObject*, PyObject*) {
@@ -775,6 +780,7 @@ PyMethodDef methods[] = {
     MakeMethod("batch_isend_irecv", BatchIsendIrecv),
     MakeMethod("set_up", SetUp),
     {"set_main_thread", SetMainThreadIdent, METH_O, nullptr},
+    {"set_watch", SetWatchFunction, METH_O, nullptr},
     {"running_call", RunningCallOfMain, METH_NOARGS, nullptr},
     {"close", Close, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -4,7 +4,7 @@
 // a call that waits in C would delay it for ever. muster_work_wait_for can wait
 // in slices. A synchronous collective cannot: it runs on the thread that makes
 // the call. So the module notes the call that the main thread is in, and the
-// thread of muster/interrupts.py, which learns of signals, aborts its group.
+// thread of muster/_interrupts.py, which learns of signals, aborts its group.
 
 #ifndef MUSTER_CLIENT_PYTHON_CORE_WAITING_H_
 #define MUSTER_CLIENT_PYTHON_CORE_WAITING_H_
@@ -18,6 +18,11 @@ namespace muster::python {
 void SetMainThread(unsigned long ident);
 
 bool IsMainThread();
+
+// `watch`: a function of Python that sees to it that signals reach
+// muster/_interrupts.py. Called by collectives of the main thread, now and
+// then.
+void SetWatch(PyObject* watch);
 
 // (number, group) of the collective in which the main thread is, or None. The
 // number differs from call to call.
@@ -35,6 +40,10 @@ class RunningCall {
   RunningCall& operator=(const RunningCall&) = delete;
   ~RunningCall();
 
+  // Handles signals that have come, and sees to it that later ones interrupt
+  // the call. False, with the exception of a handler.
+  bool HandleSignals() const;
+
  private:
   const bool is_main_;
   const unsigned long long outer_number_;
@@ -47,7 +56,7 @@ template <typename Call>
 bool RunInterruptibly(PyObject* group, Call call) {
   const RunningCall running(group);
   // A signal before this point is handled here, a later one by the abort.
-  if (PyErr_CheckSignals() != 0) return false;
+  if (!running.HandleSignals()) return false;
   PyThreadState* thread = PyEval_SaveThread();
   const muster_status status = call();
   PyEval_RestoreThread(thread);

@@ -6,8 +6,10 @@ descriptor of signal.set_wakeup_fd, so a thread that reads it learns of Ctrl-C.
 If the main thread stays in its collective, that thread aborts the group; the
 collective fails, and the handler raises KeyboardInterrupt.
 
-A program that has a wake-up descriptor of its own keeps it. Handlers of the
-program's own run when the collective returns.
+A program that has a wake-up descriptor of its own keeps it, as a loop of asyncio
+with signal handlers does while it runs. Handlers of the program's own run when
+the collective returns; that of asyncio.run, which cancels the main task, counts
+as Python's.
 """
 
 from __future__ import annotations
@@ -29,13 +31,18 @@ _pipe: Optional[tuple] = None
 
 
 def watch() -> None:
-    """Begins to watch, if this is the main thread."""
+    """Begins to watch, if this is the main thread. Cheap if it watches.
+
+    A loop of asyncio that ends takes the descriptor away, so the module calls
+    this again and again.
+    """
     global _pipe
     if threading.current_thread() is not threading.main_thread():
         return
     begins = _pipe is None
-    reader, writer = os.pipe() if _pipe is None else _pipe
-    os.set_blocking(writer, False)
+    reader, writer = _pipe or os.pipe()
+    if begins:
+        os.set_blocking(writer, False)
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if previous not in (-1, writer):
         signal.set_wakeup_fd(previous)
@@ -52,9 +59,18 @@ def watch() -> None:
 def _read(reader: int) -> None:
     while True:
         for number in os.read(reader, 64):
-            if (number == signal.SIGINT and signal.getsignal(signal.SIGINT)
-                    is signal.default_int_handler):
+            if number == signal.SIGINT and _is_default():
                 _interrupt()
+
+
+def _is_default() -> bool:
+    """Whether Ctrl-C has the meaning that Python gives it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        return True
+    # asyncio.run of Python 3.11 and later.
+    function = getattr(handler, "func", None)
+    return getattr(function, "__module__", "").startswith("asyncio.")
 
 
 def _interrupt() -> None:

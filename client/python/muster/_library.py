@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from ctypes import byref, c_void_p
 from typing import Any, Callable, List, Optional, Sequence
 
@@ -12,6 +11,7 @@ from . import _abi  # type: ignore[attr-defined]
 # that ctypes finds the same one, which a wheel carries beside it.
 from . import _core  # noqa: F401
 from ._numbers import checked, to_list
+from ._threads import Interruptible
 
 
 def _load() -> ctypes.CDLL:
@@ -29,6 +29,9 @@ def _load() -> ctypes.CDLL:
 
 library = _load()
 
+# The reason of a group that ends for this.
+INTERRUPTED = b"interrupted by Ctrl-C (SIGINT)"
+
 
 def check(status: int) -> None:
     """Raises the error of a failed call of this thread."""
@@ -37,35 +40,16 @@ def check(status: int) -> None:
         raise exception_from(0)
 
 
-def check_slowly(function: Callable[..., int], *arguments: Any) -> None:
+def check_slowly(function: Callable[..., int], *arguments: Any,
+                 undo: Optional[Callable[[], Any]] = None) -> None:
     """check(function(*arguments)) for calls that may wait for others.
 
-    Python handles signals on the main thread, between two bytecodes. There the
-    call runs on another thread, so that Ctrl-C can end the wait for it; the
-    call itself goes on, and its arguments live until it returns.
+    Ctrl-C ends the wait; the call goes on, see _threads.py. An object whose
+    handle the call uses is itself an argument (`_as_parameter_`), so that it
+    lives until then. `undo` runs if the call succeeds although nobody waits for
+    its result any more.
     """
-    if threading.current_thread() is not threading.main_thread():
-        check(function(*arguments))
-        return
-    error: List[BaseException] = []
-    done = threading.Lock()
-    done.acquire()
-
-    def run() -> None:
-        try:
-            check(function(*arguments))
-        except BaseException as caught:  # raised again below
-            error.append(caught)
-        finally:
-            done.release()
-
-    try:
-        threading.Thread(target=run, name="muster-call", daemon=True).start()
-    except RuntimeError:  # at the end of the interpreter
-        run()
-    done.acquire()
-    if error:
-        raise error.pop()
+    Interruptible(lambda: check(function(*arguments)), undo).run()
 
 
 class Handle:
@@ -74,6 +58,10 @@ class Handle:
     def __init__(self, address: Optional[int], release: Callable[[Any], None]):
         self.address = address
         self._release = release
+
+    @property
+    def _as_parameter_(self) -> Optional[int]:
+        return self.address
 
     def __del__(self) -> None:
         self.close()
@@ -90,6 +78,11 @@ def make_options(kind, **fields: Any):
 
 
 def encode(text: Optional[str]) -> Optional[bytes]:
+    """A string of C."""
+    if text is not None and "\0" in text:
+        from .errors import ArgumentError
+        raise ArgumentError(f"the text {text!r} has a zero byte, where the "
+                            f"library would end it")
     return None if text is None else text.encode()
 
 
@@ -123,32 +116,46 @@ def get_strings(function: Callable[..., int], *arguments: Any,
     """Calls a function whose last argument is a muster_strings."""
     result = c_void_p()
     if slowly:
-        check_slowly(function, *arguments, byref(result))
+        check_slowly(function, *arguments, byref(result),
+                     undo=lambda: library.muster_strings_release(result))
     else:
         check(function(*arguments, byref(result)))
     return take_strings(result)
 
 
-def get_handle(function: Callable[..., int], *arguments: Any,
-               slowly: bool = False) -> int:
+def get_handle(function: Callable[..., int], *arguments: Any) -> int:
     """Calls a function whose last argument is a handle."""
     result = c_void_p()
-    if slowly:
-        check_slowly(function, *arguments, byref(result))
-    else:
-        check(function(*arguments, byref(result)))
-    assert result.value is not None
-    return result.value
+    check(function(*arguments, byref(result)))
+    return _value(result)
+
+
+def get_handle_slowly(function: Callable[..., int], *arguments: Any,
+                      undo: Callable[[int], Any]) -> int:
+    """get_handle, by check_slowly. `undo`: takes the handle."""
+    result = c_void_p()
+    check_slowly(function, *arguments, byref(result),
+                 undo=lambda: undo(_value(result)))
+    return _value(result)
+
+
+def _value(handle: c_void_p) -> int:
+    assert handle.value is not None
+    return handle.value
 
 
 def get_text(function: Callable[..., int], *arguments: Any) -> str:
     return get_strings(function, *arguments)[0].decode("utf-8", "replace")
 
 
-def get_number(kind, function: Callable[..., int], *arguments: Any) -> int:
+def get_number(kind, function: Callable[..., int], *arguments: Any,
+               slowly: bool = False) -> int:
     """Calls a function whose last argument is a number of this type."""
     result = kind()
-    check(function(*arguments, byref(result)))
+    if slowly:
+        check_slowly(function, *arguments, byref(result))
+    else:
+        check(function(*arguments, byref(result)))
     return result.value
 
 

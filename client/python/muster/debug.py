@@ -12,7 +12,7 @@ from . import _abi  # type: ignore[attr-defined]
 from ._library import (Handle, check, check_slowly, encode, get_number,
                        get_strings, get_text, library, make_options,
                        to_milliseconds)
-from .groups import Group, Timeout, address_of
+from .groups import Group, Timeout, checked_group
 
 
 class DebugLevel(IntEnum):
@@ -109,8 +109,9 @@ class SymmetricMemory:
             _abi.muster_symmetric_options, has_device_type=1,
             device_type=_abi.MUSTER_CPU, timeout_ms=to_milliseconds(timeout))
         result = c_void_p()
-        check_slowly(library.muster_allocate_symmetric, address_of(group),
-                     _to_dtype(dtype), 0, count, byref(options), byref(result))
+        check_slowly(library.muster_allocate_symmetric, checked_group(group),
+                     _to_dtype(dtype), 0, count, byref(options), byref(result),
+                     undo=lambda: library.muster_symmetric_release(result))
         handle = Handle(result.value, library.muster_symmetric_release)
         tensor = _abi.muster_tensor()
         check(library.muster_symmetric_tensor(result, byref(tensor)))

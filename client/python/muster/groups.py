@@ -7,14 +7,15 @@ import ctypes
 import threading
 from ctypes import byref, c_int32, c_int64, c_size_t, c_void_p
 from datetime import timedelta
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 from . import _abi  # type: ignore[attr-defined]
 from . import _core, _interrupts
-from ._library import (check, check_slowly, encode, get_handle, get_number,
-                       get_strings, get_text, library, make_options,
+from ._library import (INTERRUPTED, check, check_slowly, encode, get_handle,
+                       get_handle_slowly, get_number, get_strings, get_text, library, make_options,
                        to_int32_list, to_milliseconds)
-from .errors import ArgumentError, exception_from
+from ._threads import Interruptible
+from .errors import ArgumentError, Code, Error, exception_from
 from .stores import Store
 from .works import Prepared, Work
 
@@ -31,6 +32,19 @@ class Group(_core.Group):
     """
 
     __slots__ = ()
+
+    @property
+    def _as_parameter_(self) -> int:
+        return self._address
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same group: its name is unique in the process."""
+        if not isinstance(other, Group):
+            return NotImplemented
+        return self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def rank(self) -> int:
@@ -85,22 +99,33 @@ class Group(_core.Group):
 
 _core.set_up(ArgumentError, exception_from, Group, Work, Prepared)
 _core.set_main_thread(threading.main_thread().ident or 0)
+_core.set_watch(_interrupts.watch)
 atexit.register(_core.close)
 
 
-def address_of(group: Optional[Group]) -> Optional[int]:
-    """The handle for the C interface; None is the default group."""
+def checked_group(group: Optional[Group]) -> Optional[Group]:
+    """`group` as an argument for the C interface; None is the default group."""
     if group is None:
         return None
     if not isinstance(group, Group):
         raise TypeError(f"argument group must be a muster.Group or None, not "
                         f"{type(group)!r}")
-    return group._address
+    return group
+
+
+def _end_unused(address: int) -> None:
+    """Ends a group that was made after Ctrl-C: the other ranks count on it."""
+    library.muster_group_abort(address, INTERRUPTED)
+    library.muster_group_release(address)
 
 
 def _new_group(function, *arguments) -> Group:
     """Calls a function whose last argument is a muster_group."""
-    return Group(get_handle(function, *arguments, slowly=True))
+    return Group(get_handle_slowly(function, *arguments, undo=_end_unused))
+
+
+# The init that Ctrl-C has left behind.
+_interrupted_init: Optional[Interruptible] = None
 
 
 def init(backend: Optional[str] = None, init_method: Optional[str] = None,
@@ -148,8 +173,30 @@ def init(backend: Optional[str] = None, init_method: Optional[str] = None,
         options.has_device_id, options.device_id = 1, device_id
     if http_port is not None:
         options.has_http_port, options.http_port = 1, http_port
-    check_slowly(library.muster_init_process_group, byref(options))
-    _interrupts.watch()
+    options.kept = store  # as long as the call
+    run_init(lambda: check(
+        library.muster_init_process_group(byref(options))))
+
+
+def run_init(call: Callable[[], None],
+             undo: Optional[Callable[[], None]] = None) -> None:
+    """Runs a call that makes the default group, which Ctrl-C may interrupt."""
+    global _interrupted_init
+    if _interrupted_init is not None and _interrupted_init.is_running():
+        raise Error("the init that Ctrl-C has interrupted still waits for its "
+                    "ranks, until its timeout", Code.FAILED_PRECONDITION)
+
+    def end_unused() -> None:
+        if undo is not None:
+            undo()
+        library.muster_destroy_process_group(None)
+
+    attempt = Interruptible(call, end_unused)
+    try:
+        attempt.run()
+    except KeyboardInterrupt:
+        _interrupted_init = attempt
+        raise
 
 
 def is_initialized() -> bool:
@@ -163,7 +210,7 @@ def destroy(group: Optional[Group] = None) -> None:
     Collectives must be complete. Raises the error of a failed group if no call
     has raised it yet; the group is ended even then.
     """
-    check_slowly(library.muster_destroy_process_group, address_of(group))
+    check_slowly(library.muster_destroy_process_group, checked_group(group))
 
 
 def world_group() -> Group:
@@ -173,23 +220,23 @@ def world_group() -> Group:
 
 def get_rank(group: Optional[Group] = None) -> int:
     """This process's rank; -1 if it is not in the group."""
-    return get_number(c_int32, library.muster_get_rank, address_of(group))
+    return get_number(c_int32, library.muster_get_rank, checked_group(group))
 
 
 def get_world_size(group: Optional[Group] = None) -> int:
     """The number of ranks; -1 if this process is not in the group."""
-    return get_number(c_int32, library.muster_get_world_size, address_of(group))
+    return get_number(c_int32, library.muster_get_world_size, checked_group(group))
 
 
 def get_backend(group: Optional[Group] = None) -> str:
     """The backend with which the group was made."""
-    return get_text(library.muster_get_backend, address_of(group))
+    return get_text(library.muster_get_backend, checked_group(group))
 
 
 def get_process_group_ranks(group: Optional[Group] = None) -> List[int]:
     """The global ranks of the group, by rank in the group."""
     return read_list(c_int32, library.muster_get_process_group_ranks,
-                     address_of(group))
+                     checked_group(group))
 
 
 def read_list(kind, function, *arguments) -> List[int]:
@@ -203,14 +250,14 @@ def read_list(kind, function, *arguments) -> List[int]:
 
 def get_group_rank(group: Optional[Group], global_rank: int) -> int:
     """The rank in the group of a global rank."""
-    return get_number(c_int32, library.muster_get_group_rank, address_of(group),
+    return get_number(c_int32, library.muster_get_group_rank, checked_group(group),
                       global_rank)
 
 
 def get_global_rank(group: Optional[Group], group_rank: int) -> int:
     """The global rank of a rank in the group."""
     return get_number(c_int32, library.muster_get_global_rank,
-                      address_of(group), group_rank)
+                      checked_group(group), group_rank)
 
 
 def is_torchelastic_launched() -> bool:
@@ -308,7 +355,13 @@ def new_subgroups_by_enumeration(
 def _new_subgroups(count: int, function, *arguments
                    ) -> Tuple[Group, List[Group]]:
     groups = (c_void_p * max(1, count))()
-    current = get_handle(function, *arguments, groups, slowly=True)
+
+    def end_unused(current: int) -> None:
+        _end_unused(current)
+        for one in groups:
+            library.muster_group_release(one)
+
+    current = get_handle_slowly(function, *arguments, groups, undo=end_unused)
     return Group(current), [Group(one or 0) for one in groups[:count]]
 
 
@@ -319,7 +372,7 @@ def split_group(parent_pg: Optional[Group],
 
     Returns the part with this process. All ranks of the parent make the call.
     """
-    return _new_group(library.muster_split_group, address_of(parent_pg),
+    return _new_group(library.muster_split_group, checked_group(parent_pg),
                       _to_rank_lists(split_ranks), len(split_ranks),
                       byref(_subgroup_options(timeout, None, group_desc)))
 
@@ -343,7 +396,7 @@ def shrink_group(ranks_to_exclude: Sequence[int],
     return _new_group(library.muster_shrink_group,
                       to_int32_list(ranks_to_exclude, "ranks_to_exclude"),
                       len(ranks_to_exclude),
-                      address_of(group), byref(options))
+                      checked_group(group), byref(options))
 
 
 def monitored_barrier(group: Optional[Group] = None, timeout: Timeout = None,
@@ -357,5 +410,5 @@ def monitored_barrier(group: Optional[Group] = None, timeout: Timeout = None,
     options = make_options(_abi.muster_monitored_barrier_options,
                            timeout_ms=to_milliseconds(timeout),
                            wait_all_ranks=int(wait_all_ranks))
-    check_slowly(library.muster_monitored_barrier, address_of(group),
+    check_slowly(library.muster_monitored_barrier, checked_group(group),
                  byref(options))

@@ -8,11 +8,12 @@ from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
 from typing import List, Optional, Sequence, Tuple, Union
 
 from . import _abi  # type: ignore[attr-defined]
-from ._library import (Handle, encode, get_handle, get_number, get_strings,
+from ._library import (Handle, check, encode, get_handle,
+                       get_handle_slowly, get_number, get_strings,
                        get_text, library, make_options, to_int32_list)
 from ._numbers import to_list
 from .errors import ArgumentError
-from .groups import Group, read_list
+from .groups import Group, is_initialized, read_list, run_init
 
 Dim = Union[int, str]
 
@@ -60,34 +61,30 @@ class DeviceMesh:
         self._handle = Handle(address, library.muster_device_mesh_release)
 
     @property
-    def _address(self) -> Optional[int]:
-        return self._handle.address
-
-    @property
     def ndim(self) -> int:
         return get_number(c_int32, library.muster_device_mesh_ndim,
-                          self._address)
+                          self._handle)
 
     @property
     def shape(self) -> Tuple[int, ...]:
         return tuple(read_list(c_int64, library.muster_device_mesh_shape,
-                               self._address))
+                               self._handle))
 
     @property
     def mesh_dim_names(self) -> Tuple[str, ...]:
         """Empty if the dimensions have no names."""
-        names = get_strings(library.muster_device_mesh_dim_names, self._address)
+        names = get_strings(library.muster_device_mesh_dim_names, self._handle)
         return tuple(name.decode() for name in names)
 
     @property
     def device_type(self) -> str:
-        return get_text(library.muster_device_mesh_device_type, self._address)
+        return get_text(library.muster_device_mesh_device_type, self._handle)
 
     @property
     def ranks(self) -> List[int]:
         """The ranks, row-major."""
         return read_list(c_int32, library.muster_device_mesh_ranks,
-                         self._address)
+                         self._handle)
 
     def size(self, dim: Optional[int] = None) -> int:
         """The number of ranks in all dimensions, or in one."""
@@ -98,13 +95,13 @@ class DeviceMesh:
     def __getitem__(self, names: Union[str, Sequence[str]]) -> "DeviceMesh":
         """The slice along these dimensions that contains this process."""
         chosen = [names] if isinstance(names, str) else list(names)
-        return _make(library.muster_device_mesh_slice, self._address,
+        return _make(library.muster_device_mesh_slice, self._handle,
                      _names(chosen), len(chosen))
 
     def flatten(self, name: Optional[str] = None,
                 backend: Optional[str] = None) -> "DeviceMesh":
         """A mesh with all dimensions as one."""
-        return _make(library.muster_device_mesh_flatten, self._address,
+        return _make(library.muster_device_mesh_flatten, self._handle,
                      encode(name), encode(backend))
 
     def unflatten(self, dim: Dim, sizes: Sequence[int],
@@ -114,7 +111,7 @@ class DeviceMesh:
         """A mesh with dimension `dim` split into dimensions of `sizes`."""
         if isinstance(dim, str):
             dim = self.mesh_dim_names.index(dim)
-        return _make(library.muster_device_mesh_unflatten, self._address, dim,
+        return _make(library.muster_device_mesh_unflatten, self._handle, dim,
                      _sizes(sizes, "sizes"), len(sizes),
                      byref(_options(dim_names, backends, len(sizes))))
 
@@ -122,10 +119,10 @@ class DeviceMesh:
         """This process's group along a dimension; None: the only one."""
         if isinstance(dim, str):
             return Group(get_handle(
-                library.muster_device_mesh_get_group_by_name, self._address,
+                library.muster_device_mesh_get_group_by_name, self._handle,
                 encode(dim)))
         return Group(get_handle(library.muster_device_mesh_get_group,
-                                self._address, self._only(dim)))
+                                self._handle, self._only(dim)))
 
     def get_all_groups(self) -> List[Group]:
         return [self.get_group(dim) for dim in range(self.ndim)]
@@ -135,9 +132,9 @@ class DeviceMesh:
         if isinstance(dim, str):
             return get_number(
                 c_int32, library.muster_device_mesh_get_local_rank_by_name,
-                self._address, encode(dim))
+                self._handle, encode(dim))
         return get_number(c_int32, library.muster_device_mesh_get_local_rank,
-                          self._address, self._only(dim))
+                          self._handle, self._only(dim))
 
     def _only(self, dim: Optional[int]) -> int:
         if dim is not None:
@@ -149,22 +146,34 @@ class DeviceMesh:
     def get_coordinate(self) -> Optional[List[int]]:
         """The coordinates of this process; None if it is not in the mesh."""
         return read_list(c_int64, library.muster_device_mesh_get_coordinate,
-                         self._address) or None
+                         self._handle) or None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceMesh):
             return NotImplemented
         return get_number(c_int32, library.muster_device_mesh_equal,
-                          self._address, other._address) != 0
+                          self._handle, other._handle) != 0
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return get_text(library.muster_device_mesh_to_string, self._address)
+        return get_text(library.muster_device_mesh_to_string, self._handle)
 
 
 def _make(function, *arguments) -> DeviceMesh:
-    return DeviceMesh(get_handle(function, *arguments, slowly=True))
+    return DeviceMesh(get_handle_slowly(
+        function, *arguments, undo=library.muster_device_mesh_release))
+
+
+def _make_first(function, *arguments) -> DeviceMesh:
+    """_make for functions that also make the default group."""
+    if is_initialized():
+        return _make(function, *arguments)
+    result = c_void_p()
+    run_init(lambda: check(function(*arguments, byref(result))),
+             undo=lambda: library.muster_device_mesh_release(result))
+    assert result.value is not None
+    return DeviceMesh(result.value)
 
 
 def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *,
@@ -180,10 +189,10 @@ def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *,
                              "mesh_dim_names"))
     sizes = _sizes(mesh_shape, "mesh_shape")
     if ranks is None:
-        return _make(library.muster_init_device_mesh, encode(device_type),
+        return _make_first(library.muster_init_device_mesh, encode(device_type),
                      sizes, len(mesh_shape), options)
     _check_length("ranks", len(ranks), math.prod(mesh_shape))
-    return _make(library.muster_device_mesh_from_array, encode(device_type),
+    return _make_first(library.muster_device_mesh_from_array, encode(device_type),
                  sizes, len(mesh_shape), to_int32_list(ranks), len(ranks),
                  options)
 
@@ -191,12 +200,13 @@ def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *,
 def mesh_from_group(group: Group, device_type: str = "cpu",
                     mesh_dim_name: Optional[str] = None) -> DeviceMesh:
     """Makes a mesh of one dimension from a group's ranks."""
-    return _make(library.muster_device_mesh_from_group, group._address,
+    return _make(library.muster_device_mesh_from_group, group,
                  encode(device_type), encode(mesh_dim_name))
 
 
 def concatenate_meshes(meshes: Sequence[DeviceMesh]) -> DeviceMesh:
     """Joins the dimensions of meshes of one root."""
     addresses = (c_void_p * max(1, len(meshes)))(
-        *[mesh._address for mesh in meshes])
+        *[mesh._handle.address for mesh in meshes])
+    addresses.kept = list(meshes)  # as long as the call
     return _make(library.muster_device_mesh_concatenate, addresses, len(meshes))

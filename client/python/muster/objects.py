@@ -15,10 +15,10 @@ from ctypes import byref, c_int32, c_void_p
 from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _abi  # type: ignore[attr-defined]
-from ._library import (check_slowly, library, make_options, take_strings,
+from ._library import (INTERRUPTED, check_slowly, library, make_options, take_strings,
                        to_bytes_list, to_milliseconds)
 from .errors import ArgumentError
-from .groups import Group, Timeout, address_of, get_rank
+from .groups import Group, Timeout, checked_group, get_rank
 
 
 # MUSTER_ANY_SOURCE.
@@ -57,19 +57,20 @@ def _rank(rank: Optional[int], group_rank: Optional[int], name: str,
     return chosen
 
 
-def _wait(group: Optional[Group], function, *arguments) -> None:
+def _wait(group: Optional[Group], function, *arguments, undo=None) -> None:
     """Waits for a call on `group`; what Ctrl-C interrupts ends the group."""
     try:
-        check_slowly(function, *arguments)
+        check_slowly(function, *arguments, undo=undo)
     except KeyboardInterrupt:
-        library.muster_group_abort(address_of(group),
-                                   b"interrupted by Ctrl-C (SIGINT)")
+        library.muster_group_abort(checked_group(group),
+                                   INTERRUPTED)
         raise
 
 
 def _call(group: Optional[Group], function, *arguments) -> List[bytes]:
     result = c_void_p()
-    _wait(group, function, *arguments, byref(result))
+    _wait(group, function, *arguments, byref(result),
+          undo=lambda: library.muster_strings_release(result))
     return take_strings(result)
 
 
@@ -87,12 +88,20 @@ def broadcast_object_list(object_list: List[bytes], src: Optional[int] = None,
     source = _rank(src, group_src, "src")
     if _is_here(source, group_src is not None, group):
         mine = _check_bytes(object_list)
-    result = _call(group, library.muster_broadcast_object_list,
-                   to_bytes_list([bytes(one) for one in mine]), len(mine),
-                   source, address_of(group),
-                   byref(_options(timeout, object_bytes_max, group_src)))
+    result = _broadcast(mine, source, group, group_src=group_src,
+                        timeout=timeout, object_bytes_max=object_bytes_max)
     if result:
         object_list[:] = result
+
+
+def _broadcast(objects: Sequence[bytes], source: int, group: Optional[Group],
+               *, group_src: Optional[int] = None, timeout: Timeout = None,
+               object_bytes_max: int = 0) -> List[bytes]:
+    """The objects of the source; none on a rank that is not in the group."""
+    return _call(group, library.muster_broadcast_object_list,
+                 to_bytes_list([bytes(one) for one in objects]), len(objects),
+                 source, checked_group(group),
+                 byref(_options(timeout, object_bytes_max, group_src)))
 
 
 def _is_here(rank: int, in_group: bool, group: Optional[Group]) -> bool:
@@ -105,7 +114,7 @@ def all_gather_object(obj: bytes, group: Optional[Group] = None, *,
     """Returns the objects of all ranks, by rank in the group."""
     data, = _check_bytes([obj])
     return _call(group, library.muster_all_gather_object, data, len(data),
-                 address_of(group), byref(_options(timeout, object_bytes_max)))
+                 checked_group(group), byref(_options(timeout, object_bytes_max)))
 
 
 def gather_object(obj: bytes, dst: Optional[int] = None,
@@ -115,7 +124,7 @@ def gather_object(obj: bytes, dst: Optional[int] = None,
     """Returns the objects of all ranks on rank `dst` (0), None on others."""
     data, = _check_bytes([obj])
     result = _call(group, library.muster_gather_object, data, len(data),
-                   _rank(dst, group_dst, "dst"), address_of(group),
+                   _rank(dst, group_dst, "dst"), checked_group(group),
                    byref(_options(timeout, object_bytes_max, group_dst)))
     return result or None
 
@@ -132,7 +141,7 @@ def scatter_object(scatter_object_list: Optional[Sequence[bytes]] = None,
     objects = _check_bytes(scatter_object_list or [])
     result = _call(group, library.muster_scatter_object_list,
                    to_bytes_list(objects), len(objects),
-                   _rank(src, group_src, "src"), address_of(group),
+                   _rank(src, group_src, "src"), checked_group(group),
                    byref(_options(timeout, object_bytes_max, group_src)))
     return result[0] if result else None
 
@@ -146,7 +155,7 @@ def send_object_list(object_list: Sequence[bytes], dst: Optional[int] = None,
     objects = _check_bytes(object_list)
     _wait(group, library.muster_send_object_list, to_bytes_list(objects),
                  len(objects), _rank(dst, group_dst, "dst", None),
-                 address_of(group),
+                 checked_group(group),
                  byref(_options(timeout, object_bytes_max, group_dst, tag)))
 
 
@@ -162,7 +171,7 @@ def recv_object_list(count: int, src: Optional[int] = None,
     source = c_int32(-1)
     objects = _call(group, library.muster_recv_object_list, count,
                     _rank(src, group_src, "src", _ANY_SOURCE),
-                    address_of(group),
+                    checked_group(group),
                     byref(_options(timeout, object_bytes_max, group_src, tag)),
                     byref(source))
     return source.value, objects
@@ -173,13 +182,14 @@ def pickle_broadcast_object_list(object_list: List[Any],
                                  group: Optional[Group] = None,
                                  **options: Any) -> None:
     """broadcast_object_list for any objects, by pickle."""
-    if _is_here(_rank(src, options.get("group_src"), "src"),
-                options.get("group_src") is not None, group):
+    source = _rank(src, options.get("group_src"), "src")
+    if _is_here(source, options.get("group_src") is not None, group):
         data = [pickle.dumps(one) for one in object_list]
     else:
         data = [b""] * len(object_list)
-    broadcast_object_list(data, src, group, **options)
-    object_list[:] = [pickle.loads(one) if one else one for one in data]
+    result = _broadcast(data, source, group, **options)
+    if result:
+        object_list[:] = [pickle.loads(one) for one in result]
 
 
 def pickle_all_gather_object(obj: Any, group: Optional[Group] = None,

@@ -8,7 +8,8 @@ from enum import IntEnum
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from . import _abi  # type: ignore[attr-defined]
-from ._library import (check, check_slowly, encode, get_handle, get_number,
+from ._library import (INTERRUPTED, check, check_slowly, encode,
+                       get_handle_slowly, get_number,
                        get_text, library, make_options, to_int32_list,
                        to_milliseconds)
 from .errors import Code, Error, Member, exception_from, member_from
@@ -125,8 +126,18 @@ class Session:
             options.on_over = fields["on_over"](
                 lambda _, error: on_over(exception_from(error)))
             self._callbacks.append(options.on_over)
-        self._address = get_handle(library.muster_session_connect,
-                                   byref(options), slowly=True)
+        self._address = get_handle_slowly(
+            library.muster_session_connect, byref(options), undo=self._abandon)
+
+    @property
+    def _as_parameter_(self) -> Optional[int]:
+        return self._address
+
+    def _abandon(self, address: int) -> None:
+        """Leaves, when a connect that Ctrl-C interrupted has succeeded. This
+        object, and with it the callbacks, lives until then."""
+        library.muster_session_leave(address, INTERRUPTED, 0)
+        library.muster_session_release(address)
 
     def __del__(self) -> None:
         address = getattr(self, "_address", None)
@@ -150,7 +161,8 @@ class Session:
         """Rendezvous: waits until a generation forms with a seat for it.
 
         Either `world_size` (and a rank to claim), or the elastic form with
-        `min_world_size` and `max_world_size`.
+        `min_world_size` and `max_world_size`. If Ctrl-C ends the wait, the
+        session leaves the job when it gets a seat.
         """
         options = make_options(
             _abi.muster_join_options, world_size=world_size or 0,
@@ -163,12 +175,18 @@ class Session:
         if last_call is not None:
             options.has_last_call = 1
             options.last_call_ms = to_milliseconds(last_call, "last_call")
-        formation = get_handle(library.muster_session_join, self._address,
-                               byref(options), slowly=True)
+        formation = get_handle_slowly(
+            library.muster_session_join, self, byref(options),
+            undo=self._leave_formation)
         try:
             return self._to_formation(formation, without_seats)
         finally:
             library.muster_formation_release(formation)
+
+    def _leave_formation(self, formation: int) -> None:
+        """After a join that Ctrl-C interrupted: nobody has the seat."""
+        library.muster_formation_release(formation)
+        library.muster_session_leave(self, INTERRUPTED, 0)
 
     @staticmethod
     def _to_formation(address: int, without_seats: bool) -> Formation:
@@ -183,8 +201,8 @@ class Session:
 
     def close_rendezvous(self, reason: str = "") -> None:
         """Closes the job's rendezvous for good."""
-        check(library.muster_session_close_rendezvous(self._address,
-                                                      encode(reason)))
+        check_slowly(library.muster_session_close_rendezvous, self,
+                     encode(reason))
 
     def register_group(self, name: str, ranks: Sequence[int],
                        description: str = "") -> int:
@@ -198,7 +216,7 @@ class Session:
             ranks=ctypes.cast(numbers, ctypes.POINTER(c_int32)),
             description=encode(description))
         return get_number(c_int32, library.muster_session_register_groups,
-                          self._address, byref(group), 1)
+                          self, byref(group), 1, slowly=True)
 
     def await_barrier(self, name: str, *, group: str = "world", timeout=None,
                       wait_all_ranks: bool = False) -> None:
@@ -211,22 +229,22 @@ class Session:
             _abi.muster_session_barrier_options, name=encode(name),
             group=encode(group), timeout_ms=to_milliseconds(timeout),
             wait_all_ranks=int(wait_all_ranks))
-        check_slowly(library.muster_session_await_barrier, self._address,
+        check_slowly(library.muster_session_await_barrier, self,
                      byref(options))
 
     def report_failure(self, error: str) -> None:
         """Tells the coordinator that this member failed; ends the generation."""
-        check(library.muster_session_report_failure(self._address,
-                                                    encode(error)))
+        check_slowly(library.muster_session_report_failure, self,
+                     encode(error))
 
     def leave(self, reason: str = "", timeout=None) -> None:
         """Leaves the job without a failure."""
-        check(library.muster_session_leave(self._address, encode(reason),
-                                           to_milliseconds(timeout)))
+        check_slowly(library.muster_session_leave, self, encode(reason),
+                     to_milliseconds(timeout))
 
     def close(self) -> None:
         """Ends the connection; not from a callback."""
-        check(library.muster_session_close(self._address))
+        check_slowly(library.muster_session_close, self)
 
     @property
     def address(self) -> str:

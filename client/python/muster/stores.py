@@ -17,8 +17,9 @@ from enum import IntEnum
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi  # type: ignore[attr-defined]
-from ._library import (check, check_slowly, encode, get_handle, get_number,
-                       get_strings, library, make_options, take_strings, to_bytes_list,
+from ._library import (check, check_slowly, encode, get_handle,
+                       get_handle_slowly, get_number, get_strings, library,
+                       make_options, take_strings, to_bytes_list,
                        to_milliseconds)
 
 Key = Union[str, bytes]
@@ -128,14 +129,34 @@ class Store:
     get_default_store() and the classes below make one.
     """
 
+    # Whether every call may wait for a server.
+    _waits = True
+
     def __init__(self, address: int) -> None:
         self._address: Optional[int] = address
+
+    @property
+    def _as_parameter_(self) -> Optional[int]:
+        return self._address
 
     def __del__(self) -> None:
         address = getattr(self, "_address", None)
         if address:
             self._address = None
             library.muster_store_release(address)
+
+    def _call(self, function, *arguments, undo=None) -> None:
+        """A call on the store: its server may answer late."""
+        if self._waits:
+            check_slowly(function, self, *arguments, undo=undo)
+        else:
+            check(function(self, *arguments))
+
+    def _number(self, kind, function, *arguments) -> int:
+        """_call of a function whose last argument is a number of this type."""
+        result = kind()
+        self._call(function, *arguments, byref(result))
+        return result.value
 
     def set(self, key: Key, value: Value, *, ttl=None,
             ephemeral: bool = False) -> None:
@@ -147,8 +168,8 @@ class Store:
         options = None
         if ttl is not None or ephemeral:
             options = byref(self._set_options(ttl, ephemeral))
-        check(library.muster_store_set(self._address, *_pair(key),
-                                       *_pair(value), options))
+        self._call(library.muster_store_set, *_pair(key), *_pair(value),
+                   options)
 
     @staticmethod
     def _set_options(ttl, ephemeral: bool):
@@ -158,7 +179,7 @@ class Store:
 
     def get(self, key: Key) -> bytes:
         """The value of `key`; waits up to `timeout` until it is set."""
-        return get_strings(library.muster_store_get, self._address, *_pair(key),
+        return get_strings(library.muster_store_get, self, *_pair(key),
                            slowly=True)[0]
 
     def try_get(self, key: Key) -> Optional[bytes]:
@@ -169,29 +190,29 @@ class Store:
     def try_get_revision(self, key: Key) -> Optional[Tuple[bytes, int]]:
         """The value of `key` and the revision that wrote it, or None."""
         value, revision = c_void_p(), c_int64()
-        check(library.muster_store_try_get(self._address, *_pair(key),
-                                           byref(value), byref(revision)))
+        self._call(library.muster_store_try_get, *_pair(key), byref(value),
+                   byref(revision),
+                   undo=lambda: library.muster_strings_release(value))
         strings = take_strings(value)
         return (strings[0], revision.value) if strings else None
 
     def add(self, key: Key, amount: int) -> int:
         """Adds to the decimal integer under `key` (0 if it is missing)."""
-        return get_number(c_int64, library.muster_store_add, self._address,
-                          *_pair(key), amount)
+        return self._number(c_int64, library.muster_store_add, *_pair(key),
+                            amount)
 
     def append(self, key: Key, value: Value) -> None:
         """Appends to the value of `key`, and creates it if it is missing."""
-        check(library.muster_store_append(self._address, *_pair(key),
-                                          *_pair(value)))
+        self._call(library.muster_store_append, *_pair(key), *_pair(value))
 
     def check(self, keys: Sequence[Key]) -> bool:
         """Whether all of `keys` exist. Does not wait."""
-        return get_number(c_int32, library.muster_store_check, self._address,
-                          *self._list(keys)) != 0
+        return self._number(c_int32, library.muster_store_check,
+                            *self._list(keys)) != 0
 
     def wait(self, keys: Sequence[Key], timeout=None) -> None:
         """Waits until all of `keys` exist; `timeout` None is the store's."""
-        check_slowly(library.muster_store_wait, self._address,
+        check_slowly(library.muster_store_wait, self,
                      *self._list(keys), to_milliseconds(timeout))
 
     @staticmethod
@@ -205,8 +226,9 @@ class Store:
         A missing key matches the empty `expected`. Returns what the key holds
         then, or `expected` if it is missing.
         """
-        return get_strings(library.muster_store_compare_set, self._address,
-                           *_pair(key), *_pair(expected), *_pair(desired))[0]
+        return get_strings(library.muster_store_compare_set, self, *_pair(key),
+                           *_pair(expected), *_pair(desired),
+                           slowly=self._waits)[0]
 
     def compare_and_set(self, key: Key, expected_revision: int, desired: Value,
                         *, ttl=None, ephemeral: bool = False
@@ -217,41 +239,42 @@ class Store:
         value if it was not written and the key exists.
         """
         written, revision, present = c_int32(), c_int64(), c_void_p()
-        check(library.muster_store_compare_and_set(
-            self._address, *_pair(key), expected_revision, *_pair(desired),
-            byref(self._set_options(ttl, ephemeral)), byref(written),
-            byref(revision), byref(present)))
+        self._call(library.muster_store_compare_and_set, *_pair(key),
+                   expected_revision, *_pair(desired),
+                   byref(self._set_options(ttl, ephemeral)), byref(written),
+                   byref(revision), byref(present),
+                   undo=lambda: library.muster_strings_release(present))
         strings = take_strings(present)
         return (written.value != 0, revision.value,
                 strings[0] if strings else None)
 
     def delete_key(self, key: Key) -> bool:
         """Deletes `key`, and returns whether it existed."""
-        return get_number(c_int32, library.muster_store_delete_key,
-                          self._address, *_pair(key)) != 0
+        return self._number(c_int32, library.muster_store_delete_key,
+                            *_pair(key)) != 0
 
     def delete_prefix(self, prefix: Key) -> int:
         """Deletes all keys that begin with `prefix`; returns how many."""
-        return get_number(c_int64, library.muster_store_delete_prefix,
-                          self._address, *_pair(prefix))
+        return self._number(c_int64, library.muster_store_delete_prefix,
+                            *_pair(prefix))
 
     def num_keys(self) -> int:
         """The number of keys."""
-        return get_number(c_int64, library.muster_store_num_keys, self._address)
+        return self._number(c_int64, library.muster_store_num_keys)
 
     def list_keys(self, prefix: Key = b"") -> List[bytes]:
         """The keys that begin with `prefix`, in byte order."""
-        return get_strings(library.muster_store_list_keys, self._address,
-                           *_pair(prefix))
+        return get_strings(library.muster_store_list_keys, self, *_pair(prefix),
+                           slowly=self._waits)
 
     def has_extended_api(self) -> bool:
         """Whether the store has append, multi_get and multi_set."""
         return get_number(c_int32, library.muster_store_has_extended_api,
-                          self._address) != 0
+                          self) != 0
 
     def multi_get(self, keys: Sequence[Key]) -> List[bytes]:
         """The values of `keys`; waits for all of them, as get."""
-        return get_strings(library.muster_store_multi_get, self._address,
+        return get_strings(library.muster_store_multi_get, self,
                            *self._list(keys), slowly=True)
 
     def multi_set(self, keys: Sequence[Key], values: Sequence[Value]) -> None:
@@ -260,26 +283,24 @@ class Store:
             raise ValueError(f"{len(keys)} keys, but {len(values)} values")
         names, count = self._list(keys)
         contents, _ = self._list(values)
-        check(library.muster_store_multi_set(self._address, names, contents,
-                                             count))
+        self._call(library.muster_store_multi_set, names, contents, count)
 
     def queue_push(self, key: Key, value: Value) -> None:
         """Appends an item to a queue."""
-        check(library.muster_store_queue_push(self._address, *_pair(key),
-                                              *_pair(value)))
+        self._call(library.muster_store_queue_push, *_pair(key), *_pair(value))
 
     def queue_pop(self, key: Key, block: bool = True) -> bytes:
         """Takes the oldest item; waits for one if `block`.
 
         Raises QueueEmptyError if there is none and `block` is False.
         """
-        return get_strings(library.muster_store_queue_pop, self._address,
+        return get_strings(library.muster_store_queue_pop, self,
                            *_pair(key), int(block), slowly=block)[0]
 
     def queue_len(self, key: Key) -> int:
         """The number of items in a queue."""
-        return get_number(c_int64, library.muster_store_queue_len,
-                          self._address, *_pair(key))
+        return self._number(c_int64, library.muster_store_queue_len,
+                            *_pair(key))
 
     def watch(self, key: Key, *, prefix: bool = False,
               after_revision: Optional[int] = None) -> StoreWatch:
@@ -291,27 +312,29 @@ class Store:
         if after_revision is not None:
             options.has_after_revision = 1
             options.after_revision = after_revision
-        return StoreWatch(get_handle(library.muster_store_watch, self._address,
+        return StoreWatch(get_handle(library.muster_store_watch, self,
                                      *_pair(key), byref(options)))
 
     def clone(self) -> "Store":
         """Another handle of the same keys, with a timeout of its own."""
-        return Store(get_handle(library.muster_store_clone, self._address))
+        return Store(get_handle(library.muster_store_clone, self))
 
     def set_timeout(self, timeout) -> None:
         """Sets how long a call may take, in seconds or as a timedelta."""
-        check(library.muster_store_set_timeout(self._address,
+        check(library.muster_store_set_timeout(self,
                                                to_milliseconds(timeout)))
 
     @property
     def timeout(self) -> float:
         """How long a call may take, in seconds; 300 at first."""
         return get_number(c_int64, library.muster_store_timeout,
-                          self._address) / 1000
+                          self) / 1000
 
 
 class HashStore(Store):
     """Keeps its keys in this process."""
+
+    _waits = False
 
     def __init__(self) -> None:
         super().__init__(get_handle(library.muster_hash_store_new))
@@ -344,12 +367,13 @@ class TCPStore(Store):
             timeout_ms=to_milliseconds(timeout),
             no_wait_for_workers=int(not wait_for_workers),
             multi_tenant=int(multi_tenant))
-        super().__init__(get_handle(library.muster_tcp_store_new,
-                                    byref(options), slowly=True))
+        super().__init__(get_handle_slowly(library.muster_tcp_store_new,
+                                           byref(options),
+                                           undo=library.muster_store_release))
 
     @property
     def port(self) -> int:
-        return get_number(c_int32, library.muster_tcp_store_port, self._address)
+        return get_number(c_int32, library.muster_tcp_store_port, self)
 
 
 class PrefixStore(Store):
@@ -357,7 +381,7 @@ class PrefixStore(Store):
 
     def __init__(self, prefix: str, store: Store) -> None:
         super().__init__(get_handle(library.muster_prefix_store_new,
-                                    encode(prefix), store._address))
+                                    encode(prefix), store))
         self.underlying_store = store
 
 
@@ -366,4 +390,4 @@ class CoordinatorStore(Store):
 
     def __init__(self, session) -> None:
         super().__init__(get_handle(library.muster_coordinator_store_new,
-                                    session._address))
+                                    session))

@@ -105,6 +105,21 @@ def test_a_number_that_is_too_large_is_refused(call):
         call()
 
 
+def test_handles_of_one_group_are_equal(rank):
+    world = muster.world_group()
+    assert world == muster.world_group() and world != muster.new_group()
+    assert len({world, muster.world_group()}) == 1
+    assert world != "world"
+    muster.batch_isend_irecv([
+        muster.P2POp(muster.irecv, np.ones(1), rank, muster.world_group()),
+        muster.P2POp(muster.isend, np.ones(1), rank, muster.world_group())])
+
+
+def test_a_text_with_a_zero_byte_is_refused():
+    with pytest.raises(muster.ArgumentError, match="zero byte"):
+        muster.new_group(group_desc="a\0b")
+
+
 def test_debugging_and_backends(size):
     assert "shm" in muster.list_backends()
     assert muster.is_backend_available("gloo")

@@ -54,3 +54,12 @@ def test_an_object_that_is_too_large_is_an_error_on_all_ranks(rank, size):
         muster.all_gather_object(b"12345" if rank == size - 1 else b"",
                                  object_bytes_max=4)
     muster.barrier()
+
+
+def test_a_rank_outside_the_group_keeps_its_list(rank, size):
+    group = muster.new_group([0])
+    objects = ["kept", rank]
+    muster.pickle_broadcast_object_list(objects, 0, group)
+    assert objects == ["kept", rank]
+    if rank == 0:
+        muster.destroy(group)
