@@ -25,6 +25,7 @@ HEAD = '''"""muster's C interface for ctypes. Written by make_abi.py; do not edi
 
 from ctypes import (CFUNCTYPE, POINTER, c_char_p, c_double, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
+from typing import Any, Dict, List, Tuple
 
 from ._numbers import Struct
 
@@ -144,7 +145,7 @@ def main():
             interface.add(node)
     with open(output, "w", encoding="utf-8") as file:
         file.write(HEAD + "".join(interface.text))
-        file.write("\nFUNCTIONS = {\n" + "".join(interface.functions) + "}\n")
+        file.write("\nFUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {\n" + "".join(interface.functions) + "}\n")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,6 @@ collective that has begun takes its group with it. A forked child gets errors: i
 cannot use its parent's groups.
 """
 
-from types import ModuleType as _Module
-
 from .errors import (ArgumentError, BackendError, Code, Error, InternalError,
                      Member, NetworkError, QueueEmptyError, StoreError)
 from .reductions import ReduceOp, UserOp
@@ -83,5 +81,38 @@ __version__: str = _loaded.muster_version().decode()
 init_process_group = init
 destroy_process_group = destroy
 
-__all__ = [name for name, value in globals().items()
-           if not name.startswith("_") and not isinstance(value, _Module)]
+__all__ = [
+    "ArgumentError", "BackendError", "ChangeKind", "Code", "CoordinatorStore",
+    "DebugLevel", "DeviceMesh", "Error", "EventKind", "FileStore", "Formation",
+    "Group", "HashStore", "InternalError", "KeyChange", "Member",
+    "MemberEvent", "NetworkError", "P2POp", "PrefixStore", "Prepared",
+    "QueueEmptyError", "ReduceOp", "Session", "Store", "StoreError",
+    "StoreWatch", "SymmetricMemory", "TCPStore", "UserOp", "Work",
+    "all_gather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced",
+    "all_gather_object", "all_gather_v", "all_reduce", "all_reduce_coalesced",
+    "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv",
+    "broadcast", "broadcast_object_list", "concatenate_meshes",
+    "cuda_device_count", "current_stream", "destroy", "destroy_process_group",
+    "dump_flight_recorder", "flight_recorder", "gather", "gather_object",
+    "get_backend", "get_debug_address", "get_debug_level",
+    "get_default_backend_for_device", "get_default_store", "get_global_rank",
+    "get_group_rank", "get_node_local_rank", "get_process_group_ranks",
+    "get_rank", "get_world_size", "init", "init_device_mesh",
+    "init_process_group", "irecv", "is_backend_available", "is_initialized",
+    "is_nccl_available", "is_torchelastic_launched", "isend", "list_backends",
+    "load_backend", "mesh_from_group", "monitored_barrier", "new_group",
+    "new_subgroups", "new_subgroups_by_enumeration",
+    "pickle_all_gather_object", "pickle_broadcast_object_list",
+    "pickle_gather_object", "pickle_recv_object_list", "pickle_scatter_object",
+    "pickle_send_object_list", "prepare_all_gather",
+    "prepare_all_gather_into_tensor", "prepare_all_gather_v",
+    "prepare_all_reduce", "prepare_all_to_all", "prepare_all_to_all_single",
+    "prepare_barrier", "prepare_broadcast", "prepare_gather", "prepare_reduce",
+    "prepare_reduce_scatter", "prepare_reduce_scatter_tensor",
+    "prepare_reduce_scatter_v", "prepare_scatter", "recv", "recv_object_list",
+    "reduce", "reduce_scatter", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced", "reduce_scatter_v", "scatter",
+    "scatter_object", "send", "send_object_list", "set_current_stream",
+    "set_debug_level", "set_debug_level_from_env", "shrink_group",
+    "split_group", "world_group",
+]

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import byref, c_void_p
 from typing import Any, Callable, List, Optional, Sequence
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 # The extension module is linked with the library. Loading it first makes sure
 # that ctypes finds the same one, which a wheel carries beside it.
 from . import _core  # noqa: F401
@@ -161,7 +161,7 @@ def get_number(kind, function: Callable[..., int], *arguments: Any,
 
 def to_bytes_list(items: Sequence[bytes]):
     """An array of muster_bytes; it keeps `items` alive."""
-    array = (_abi.muster_bytes * max(1, len(items)))()
+    array: Any = (_abi.muster_bytes * max(1, len(items)))()
     for index, item in enumerate(items):
         array[index].data = ctypes.cast(ctypes.c_char_p(item), c_void_p)
         array[index].size = len(item)

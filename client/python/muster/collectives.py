@@ -33,6 +33,8 @@ from .reductions import ReduceOp, UserOp
 from .works import Prepared, Work
 
 Op = Union[ReduceOp, UserOp]
+#: A Work with async_op=True, else None. Type checkers take it for either.
+MaybeWork = Union[Work, Any]
 
 # async_op of muster._core is false, true or this.
 _PREPARE = ...
@@ -40,7 +42,7 @@ _PREPARE = ...
 
 def all_reduce(array: Any, op: Op = ReduceOp.SUM, group: Optional[Group] = None,
                timeout: Timeout = None, async_op: bool = False,
-               factor: Optional[float] = None) -> Optional[Work]:
+               factor: Optional[float] = None) -> MaybeWork:
     """`array` becomes the reduction of all ranks' arrays.
 
     The result is bitwise equal on all ranks. Shapes and types must be equal on
@@ -53,7 +55,7 @@ def all_reduce(array: Any, op: Op = ReduceOp.SUM, group: Optional[Group] = None,
 def broadcast(array: Any, src: Optional[int] = None,
               group: Optional[Group] = None, timeout: Timeout = None,
               async_op: bool = False,
-              group_src: Optional[int] = None) -> Optional[Work]:
+              group_src: Optional[int] = None) -> MaybeWork:
     """`array` becomes the array of rank `src`, of the same shape and type."""
     return _core.broadcast(array, src, group_src, group, timeout, async_op)
 
@@ -61,7 +63,7 @@ def broadcast(array: Any, src: Optional[int] = None,
 def reduce(array: Any, dst: Optional[int] = None, op: Op = ReduceOp.SUM,
            group: Optional[Group] = None, timeout: Timeout = None,
            async_op: bool = False, group_dst: Optional[int] = None,
-           factor: Optional[float] = None) -> Optional[Work]:
+           factor: Optional[float] = None) -> MaybeWork:
     """`array` of rank `dst` becomes the reduction of all ranks' arrays.
 
     The other ranks' arrays do not change.
@@ -72,7 +74,7 @@ def reduce(array: Any, dst: Optional[int] = None, op: Op = ReduceOp.SUM,
 
 def all_gather(array_list: Sequence[Any], array: Any,
                group: Optional[Group] = None, timeout: Timeout = None,
-               async_op: bool = False) -> Optional[Work]:
+               async_op: bool = False) -> MaybeWork:
     """Every rank gets all ranks' `array`s in `array_list`, by rank in the group.
 
     Sizes may differ from rank to rank; all ranks must know them.
@@ -83,7 +85,7 @@ def all_gather(array_list: Sequence[Any], array: Any,
 def all_gather_into_tensor(output: Any, input: Any,
                            group: Optional[Group] = None,
                            timeout: Timeout = None,
-                           async_op: bool = False) -> Optional[Work]:
+                           async_op: bool = False) -> MaybeWork:
     """Every rank gets all ranks' `input`s, one after the other, in `output`.
 
     `output` has as many elements as all inputs: shape (n*a, b) or (n, a, b) for
@@ -95,7 +97,7 @@ def all_gather_into_tensor(output: Any, input: Any,
 def all_gather_v(output: Any, counts: Sequence[int], input: Any,
                  displacements: Optional[Sequence[int]] = None,
                  group: Optional[Group] = None, timeout: Timeout = None,
-                 async_op: bool = False) -> Optional[Work]:
+                 async_op: bool = False) -> MaybeWork:
     """Every rank gets all ranks' `input`s in `output`, in parts of any size.
 
     `counts[r]` elements come from rank r, to element `displacements[r]` and
@@ -108,7 +110,7 @@ def all_gather_v(output: Any, counts: Sequence[int], input: Any,
 def gather(array: Any, gather_list: Optional[Sequence[Any]] = None,
            dst: Optional[int] = None, group: Optional[Group] = None,
            timeout: Timeout = None, async_op: bool = False,
-           group_dst: Optional[int] = None) -> Optional[Work]:
+           group_dst: Optional[int] = None) -> MaybeWork:
     """Rank `dst` (0 if none is given) gets all ranks' arrays in `gather_list`.
 
     The other ranks leave `gather_list` out. All arrays have the same size.
@@ -120,7 +122,7 @@ def gather(array: Any, gather_list: Optional[Sequence[Any]] = None,
 def scatter(array: Any, scatter_list: Optional[Sequence[Any]] = None,
             src: Optional[int] = None, group: Optional[Group] = None,
             timeout: Timeout = None, async_op: bool = False,
-            group_src: Optional[int] = None) -> Optional[Work]:
+            group_src: Optional[int] = None) -> MaybeWork:
     """`array` becomes this rank's element of `scatter_list` of rank `src`.
 
     `src` is 0 if none is given. The other ranks leave `scatter_list` out. All
@@ -133,7 +135,7 @@ def scatter(array: Any, scatter_list: Optional[Sequence[Any]] = None,
 def reduce_scatter(output: Any, input_list: Sequence[Any],
                    op: Op = ReduceOp.SUM, group: Optional[Group] = None,
                    timeout: Timeout = None, async_op: bool = False,
-                   factor: Optional[float] = None) -> Optional[Work]:
+                   factor: Optional[float] = None) -> MaybeWork:
     """`output` becomes the reduction of element r of all ranks' `input_list`.
 
     r is this rank in the group. Sizes may differ from element to element.
@@ -145,7 +147,7 @@ def reduce_scatter(output: Any, input_list: Sequence[Any],
 def reduce_scatter_tensor(output: Any, input: Any, op: Op = ReduceOp.SUM,
                           group: Optional[Group] = None,
                           timeout: Timeout = None, async_op: bool = False,
-                          factor: Optional[float] = None) -> Optional[Work]:
+                          factor: Optional[float] = None) -> MaybeWork:
     """`output` becomes the reduction of this rank's part of all ranks' `input`.
 
     `input` is cut into equal parts, one for each rank: n*a elements for an
@@ -159,7 +161,7 @@ def reduce_scatter_v(output: Any, input: Any, counts: Sequence[int],
                      displacements: Optional[Sequence[int]] = None,
                      op: Op = ReduceOp.SUM, group: Optional[Group] = None,
                      timeout: Timeout = None, async_op: bool = False,
-                     factor: Optional[float] = None) -> Optional[Work]:
+                     factor: Optional[float] = None) -> MaybeWork:
     """reduce_scatter_tensor with parts of any size.
 
     Part r of `input` has `counts[r]` elements, from element `displacements[r]`
@@ -172,7 +174,7 @@ def reduce_scatter_v(output: Any, input: Any, counts: Sequence[int],
 def all_to_all(output_array_list: Sequence[Any],
                input_array_list: Sequence[Any],
                group: Optional[Group] = None, timeout: Timeout = None,
-               async_op: bool = False) -> Optional[Work]:
+               async_op: bool = False) -> MaybeWork:
     """Sends element r of `input_array_list` to rank r, for every r.
 
     Element r of `output_array_list` becomes what rank r sends here. Sizes may
@@ -186,7 +188,7 @@ def all_to_all_single(output: Any, input: Any,
                       output_split_sizes: Optional[Sequence[int]] = None,
                       input_split_sizes: Optional[Sequence[int]] = None,
                       group: Optional[Group] = None, timeout: Timeout = None,
-                      async_op: bool = False) -> Optional[Work]:
+                      async_op: bool = False) -> MaybeWork:
     """all_to_all with one input and one output, cut along dimension 0.
 
     The split sizes say how many rows come from and go to each rank; None: equal
@@ -197,7 +199,7 @@ def all_to_all_single(output: Any, input: Any,
 
 
 def barrier(group: Optional[Group] = None, timeout: Timeout = None,
-            async_op: bool = False) -> Optional[Work]:
+            async_op: bool = False) -> MaybeWork:
     """Waits until every rank of the group has made the call."""
     return _core.barrier(group, timeout, async_op)
 
@@ -208,7 +210,7 @@ def barrier(group: Optional[Group] = None, timeout: Timeout = None,
 def all_reduce_coalesced(array_list: Sequence[Any], op: Op = ReduceOp.SUM,
                          group: Optional[Group] = None,
                          timeout: Timeout = None, async_op: bool = False,
-                         factor: Optional[float] = None) -> Optional[Work]:
+                         factor: Optional[float] = None) -> MaybeWork:
     """all_reduce of every array of a list, which must not be empty."""
     return _core.all_reduce_coalesced(array_list, op, factor, group, timeout,
                                       async_op)
@@ -218,7 +220,7 @@ def all_gather_into_tensor_coalesced(output_list: Sequence[Any],
                                      input_list: Sequence[Any],
                                      group: Optional[Group] = None,
                                      timeout: Timeout = None,
-                                     async_op: bool = False) -> Optional[Work]:
+                                     async_op: bool = False) -> MaybeWork:
     """all_gather_into_tensor of every pair of the lists."""
     return _core.all_gather_into_tensor_coalesced(output_list, input_list,
                                                   group, timeout, async_op)
@@ -231,7 +233,7 @@ def reduce_scatter_tensor_coalesced(output_list: Sequence[Any],
                                     timeout: Timeout = None,
                                     async_op: bool = False,
                                     factor: Optional[float] = None
-                                    ) -> Optional[Work]:
+                                    ) -> MaybeWork:
     """reduce_scatter_tensor of every pair of the lists."""
     return _core.reduce_scatter_tensor_coalesced(output_list, input_list, op,
                                                  factor, group, timeout,
@@ -245,12 +247,14 @@ def reduce_scatter_tensor_coalesced(output_list: Sequence[Any],
 def prepare_all_reduce(array: Any, op: Op = ReduceOp.SUM,
                        group: Optional[Group] = None, timeout: Timeout = None,
                        factor: Optional[float] = None) -> Prepared:
+    """Prepares all_reduce, which has the same arguments."""
     return _core.all_reduce(array, op, factor, group, timeout, _PREPARE)
 
 
 def prepare_broadcast(array: Any, src: Optional[int] = None,
                       group: Optional[Group] = None, timeout: Timeout = None,
                       group_src: Optional[int] = None) -> Prepared:
+    """Prepares broadcast, which has the same arguments."""
     return _core.broadcast(array, src, group_src, group, timeout, _PREPARE)
 
 
@@ -258,6 +262,7 @@ def prepare_reduce(array: Any, dst: Optional[int] = None,
                    op: Op = ReduceOp.SUM, group: Optional[Group] = None,
                    timeout: Timeout = None, group_dst: Optional[int] = None,
                    factor: Optional[float] = None) -> Prepared:
+    """Prepares reduce, which has the same arguments."""
     return _core.reduce(array, dst, group_dst, op, factor, group, timeout,
                         _PREPARE)
 
@@ -265,12 +270,14 @@ def prepare_reduce(array: Any, dst: Optional[int] = None,
 def prepare_all_gather(array_list: Sequence[Any], array: Any,
                        group: Optional[Group] = None,
                        timeout: Timeout = None) -> Prepared:
+    """Prepares all_gather, which has the same arguments."""
     return _core.all_gather(array_list, array, group, timeout, _PREPARE)
 
 
 def prepare_all_gather_into_tensor(output: Any, input: Any,
                                    group: Optional[Group] = None,
                                    timeout: Timeout = None) -> Prepared:
+    """Prepares all_gather_into_tensor, which has the same arguments."""
     return _core.all_gather_into_tensor(output, input, group, timeout, _PREPARE)
 
 
@@ -278,6 +285,7 @@ def prepare_all_gather_v(output: Any, counts: Sequence[int], input: Any,
                          displacements: Optional[Sequence[int]] = None,
                          group: Optional[Group] = None,
                          timeout: Timeout = None) -> Prepared:
+    """Prepares all_gather_v, which has the same arguments."""
     return _core.all_gather_v(output, counts, input, displacements, group,
                               timeout, _PREPARE)
 
@@ -286,6 +294,7 @@ def prepare_gather(array: Any, gather_list: Optional[Sequence[Any]] = None,
                    dst: Optional[int] = None, group: Optional[Group] = None,
                    timeout: Timeout = None,
                    group_dst: Optional[int] = None) -> Prepared:
+    """Prepares gather, which has the same arguments."""
     return _core.gather(array, gather_list, dst, group_dst, group, timeout,
                         _PREPARE)
 
@@ -294,6 +303,7 @@ def prepare_scatter(array: Any, scatter_list: Optional[Sequence[Any]] = None,
                     src: Optional[int] = None, group: Optional[Group] = None,
                     timeout: Timeout = None,
                     group_src: Optional[int] = None) -> Prepared:
+    """Prepares scatter, which has the same arguments."""
     return _core.scatter(array, scatter_list, src, group_src, group, timeout,
                          _PREPARE)
 
@@ -303,6 +313,7 @@ def prepare_reduce_scatter(output: Any, input_list: Sequence[Any],
                            group: Optional[Group] = None,
                            timeout: Timeout = None,
                            factor: Optional[float] = None) -> Prepared:
+    """Prepares reduce_scatter, which has the same arguments."""
     return _core.reduce_scatter(output, input_list, op, factor, group, timeout,
                                 _PREPARE)
 
@@ -312,6 +323,7 @@ def prepare_reduce_scatter_tensor(output: Any, input: Any,
                                   group: Optional[Group] = None,
                                   timeout: Timeout = None,
                                   factor: Optional[float] = None) -> Prepared:
+    """Prepares reduce_scatter_tensor, which has the same arguments."""
     return _core.reduce_scatter_tensor(output, input, op, factor, group,
                                        timeout, _PREPARE)
 
@@ -322,6 +334,7 @@ def prepare_reduce_scatter_v(output: Any, input: Any, counts: Sequence[int],
                              group: Optional[Group] = None,
                              timeout: Timeout = None,
                              factor: Optional[float] = None) -> Prepared:
+    """Prepares reduce_scatter_v, which has the same arguments."""
     return _core.reduce_scatter_v(output, input, counts, displacements, op,
                                   factor, group, timeout, _PREPARE)
 
@@ -330,6 +343,7 @@ def prepare_all_to_all(output_array_list: Sequence[Any],
                        input_array_list: Sequence[Any],
                        group: Optional[Group] = None,
                        timeout: Timeout = None) -> Prepared:
+    """Prepares all_to_all, which has the same arguments."""
     return _core.all_to_all(output_array_list, input_array_list, group, timeout,
                             _PREPARE)
 
@@ -339,10 +353,12 @@ def prepare_all_to_all_single(output: Any, input: Any,
                               input_split_sizes: Optional[Sequence[int]] = None,
                               group: Optional[Group] = None,
                               timeout: Timeout = None) -> Prepared:
+    """Prepares all_to_all_single, which has the same arguments."""
     return _core.all_to_all_single(output, input, output_split_sizes,
                                    input_split_sizes, group, timeout, _PREPARE)
 
 
 def prepare_barrier(group: Optional[Group] = None,
                     timeout: Timeout = None) -> Prepared:
+    """Prepares barrier, which has the same arguments."""
     return _core.barrier(group, timeout, _PREPARE)

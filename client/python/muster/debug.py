@@ -8,7 +8,7 @@ from ctypes import byref, c_int32, c_void_p
 from enum import IntEnum
 from typing import Any, List, Optional
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 from ._library import (Handle, check, check_slowly, encode, get_number,
                        get_strings, get_text, library, make_options,
                        to_milliseconds)

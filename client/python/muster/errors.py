@@ -6,7 +6,7 @@ from ctypes import byref, c_size_t, sizeof
 from enum import IntEnum
 from typing import List, NamedTuple, Sequence
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 from ._library import library
 
 

@@ -7,9 +7,9 @@ import ctypes
 import threading
 from ctypes import byref, c_int32, c_int64, c_size_t, c_void_p
 from datetime import timedelta
-from typing import Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 from . import _core, _interrupts
 from ._library import (INTERRUPTED, check, check_slowly, encode, get_handle,
                        get_handle_slowly, get_number, get_strings, get_text, library, make_options,
@@ -313,7 +313,7 @@ def _subgroup_options(timeout: Timeout, backend: Optional[str],
 
 
 def _to_rank_lists(lists: Sequence[Sequence[int]]):
-    array = (_abi.muster_ranks * max(1, len(lists)))()
+    array: Any = (_abi.muster_ranks * max(1, len(lists)))()
     array.numbers = [to_int32_list(ranks) for ranks in lists]
     for index, ranks in enumerate(lists):
         array[index].ranks = ctypes.cast(array.numbers[index],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 from ctypes import byref, c_char_p, c_int32, c_int64, c_void_p
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 from ._library import (Handle, check, encode, get_handle,
                        get_handle_slowly, get_number, get_strings,
                        get_text, library, make_options, to_int32_list)
@@ -206,7 +206,7 @@ def mesh_from_group(group: Group, device_type: str = "cpu",
 
 def concatenate_meshes(meshes: Sequence[DeviceMesh]) -> DeviceMesh:
     """Joins the dimensions of meshes of one root."""
-    addresses = (c_void_p * max(1, len(meshes)))(
+    addresses: Any = (c_void_p * max(1, len(meshes)))(
         *[mesh._handle.address for mesh in meshes])
     addresses.kept = list(meshes)  # as long as the call
     return _make(library.muster_device_mesh_concatenate, addresses, len(meshes))

@@ -14,7 +14,7 @@ import pickle
 from ctypes import byref, c_int32, c_void_p
 from typing import Any, List, Optional, Sequence, Tuple
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 from ._library import (INTERRUPTED, check_slowly, library, make_options, take_strings,
                        to_bytes_list, to_milliseconds)
 from .errors import ArgumentError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_int32, c_uint64, c_void_p
 from enum import IntEnum
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 from ._library import (INTERRUPTED, check, check_slowly, encode,
                        get_handle_slowly, get_number,
                        get_text, library, make_options, to_int32_list,
@@ -115,7 +115,7 @@ class Session:
             connect_timeout_ms=to_milliseconds(connect_timeout,
                                                "connect_timeout"),
             give_up_after_ms=to_milliseconds(give_up_after, "give_up_after"))
-        fields = dict(_abi.muster_session_options._fields_)
+        fields: Dict[str, Any] = dict(_abi.muster_session_options._fields_)
         # The callbacks live as long as the session.
         self._callbacks = []
         if on_event is not None:

@@ -16,7 +16,7 @@ from ctypes import byref, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _abi  # type: ignore[attr-defined]
+from . import _abi
 from ._library import (check, check_slowly, encode, get_handle,
                        get_handle_slowly, get_number, get_strings, library,
                        make_options, take_strings, to_bytes_list,

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -77,12 +78,41 @@ def test_a_launcher_that_is_missing_is_named(tmp_path):
     assert done.returncode == 1 and "muster-run" in done.stderr
 
 
+def test_all_public_names_are_listed():
+    public = [name for name, value in vars(muster).items()
+              if not name.startswith("_")
+              and not isinstance(value, types.ModuleType)]
+    assert muster.__all__ == sorted(public)
+
+
+def test_type_checkers_accept_the_package(tmp_path):
+    """Without the modules that are not Python."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import muster\n"
+        "work = muster.all_reduce(b'', async_op=True)\n"
+        "work.wait()\n"
+        "muster.prepare_barrier().start().wait()\n"
+        "source: int = muster.recv(b'')\n"
+        "wrong: str = muster.recv(b'')\n"
+        "muster.no_such_function()\n")
+    done = subprocess.run(
+        ["/usr/bin/python3", "-m", "mypy", f"--cache-dir={tmp_path}/cache",
+         "-p", "muster", "-m", "program"],
+        env=dict(os.environ, MYPYPATH=os.path.dirname(
+            os.path.dirname(muster.__file__)) + f":{tmp_path}"),
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    errors = [line for line in done.stdout.splitlines() if "error:" in line]
+    assert len(errors) == 2, done.stdout + done.stderr
+    assert "program.py:6" in errors[0] and "program.py:7" in errors[1]
+
+
 def test_every_public_function_has_a_docstring_and_types():
     untold = [name for name in muster.__all__
               if callable(getattr(muster, name))
               and not getattr(muster, name).__doc__
-              and not name.startswith(("get_", "set_", "is_", "prepare_",
-                                       "cuda_", "dump_"))]
+              and not name.startswith(("get_", "set_", "is_", "cuda_",
+                                       "dump_"))]
     assert not untold
     import inspect
     for name in muster.__all__:
