@@ -30,7 +30,7 @@ install -D -m 644 "$here/../systemd/coordinator.conf" \
   "$work/installed/etc/muster/coordinator.conf"
 python=$work/installed/usr/lib/python3/dist-packages
 install -D -m 644 -t "$python/muster" "$here/../../client/python/muster"/*.py \
-  "$here/../../client/python/muster/py.typed" "$built/client/python/muster/_abi.py" \
+  "$here/../../client/python/muster"/{py.typed,_core.pyi} "$built/client/python/muster/_abi.py" \
   "$built/client/python/muster/_core.abi3.so"
 # The library is where others are, too.
 patchelf --remove-rpath "$python/muster/_core.abi3.so"

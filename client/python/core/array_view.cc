@@ -175,7 +175,7 @@ PyObject* CallDLPack(PyObject* array, Access access) {
   return PyObject_CallObject(function.get(), nullptr);
 }
 
-// What every DLManagedTensorVersioned of version 1 begins with.
+// The beginning of every DLManagedTensorVersioned of version 1.
 struct VersionedHead {
   uint32_t major;
   uint32_t minor;
