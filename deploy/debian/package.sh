@@ -26,8 +26,6 @@ cp -r "$installed" "$work/installed"
 # debhelper places the unit, and enables it.
 mv "$work/installed/usr/lib/systemd/system/muster-coordinator.service" \
   "$work/debian/"
-install -D -m 644 "$here/../systemd/coordinator.conf" \
-  "$work/installed/etc/muster/coordinator.conf"
 python=$work/installed/usr/lib/python3/dist-packages
 install -D -m 644 -t "$python/muster" "$here/../../client/python/muster"/*.py \
   "$here/../../client/python/muster"/{py.typed,_core.pyi} "$built/client/python/muster/_abi.py" \

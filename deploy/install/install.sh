@@ -6,9 +6,11 @@
 #
 # FOLDER has the programs and the library as Bazel leaves them. All files go to
 # DESTDIR/PREFIX, and work from PREFIX; the CMake files work from any place.
-# LIBDIR, below PREFIX, is "lib" unless it is given. --check looks only whether
-# files can go there.
+# LIBDIR, below PREFIX, is "lib" unless it is given. The coordinator's
+# configuration goes to /etc/muster if PREFIX is /usr, else to PREFIX/etc/muster;
+# one that is there stays. --check looks only whether files can go there.
 set -euo pipefail
+umask 022
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 readonly source
 
@@ -34,6 +36,9 @@ for argument in "$@"; do
 done
 [[ "$prefix" == /* ]] || die "--prefix must be an absolute path, got '$prefix'"
 prefix=$(realpath -ms "$prefix")
+# pkg-config and systemd read it, each with its own rules for other characters.
+[[ "$prefix$libdir" =~ ^[A-Za-z0-9/._+-]*$ ]] ||
+  die "--prefix and --libdir may have letters, digits and /._+- only, got '$prefix' and '$libdir'; what is installed may be moved elsewhere"
 [[ "$prefix" != / ]] || prefix=''
 if [[ -n "$destdir" ]]; then destdir=$(realpath -ms "$destdir"); fi
 # Given as a whole path, as Debian does, it must lie below the prefix.
@@ -46,6 +51,9 @@ libdir=$(realpath -ms "/$libdir")
 libdir=${libdir#/}
 [[ -n "$libdir" ]] || die "--libdir must be a folder below the prefix, got an empty one"
 readonly root="$destdir$prefix"
+configuration=$prefix/etc/muster
+if [[ "$prefix" == /usr ]]; then configuration=/etc/muster; fi
+readonly configuration
 
 # The nearest folder that exists decides.
 place=${root:-/}
@@ -74,7 +82,7 @@ put_stripped() {
   strip --strip-debug "$root/$2"
 }
 
-# fill FROM TO: a file with the names between @ replaced.
+# fill FROM TO: a file with the names between @, and paths, replaced.
 fill() {
   # From lib/cmake/Muster up to the prefix.
   local up
@@ -83,6 +91,7 @@ fill() {
   sed -e "s|@VERSION@|$version|g" -e "s|@MAJOR@|$(number MAJOR)|g" \
     -e "s|@MINOR@|$(number MINOR)|g" -e "s|@PREFIX@|$prefix|g" \
     -e "s|@LIBDIR@|$libdir|g" -e "s|@UP@|$up|g" -e "s|/usr/bin/|$prefix/bin/|g" \
+    -e "s|/etc/muster/|$configuration/|g" \
     "$source/deploy/install/$1" >"$root/$2"
   chmod 644 "$root/$2"
 }
@@ -104,11 +113,17 @@ for program in "${PROGRAMS[@]}"; do
 done
 "$source/deploy/man/make_man.sh" "$root/bin" "$root/share/man/man1"
 fill ../systemd/muster-coordinator.service lib/systemd/system/muster-coordinator.service
+if [[ ! -e "$destdir$configuration/coordinator.conf" ]]; then
+  install -d "$destdir$configuration"
+  sed "s|/etc/muster/|$configuration/|g" "$source/deploy/systemd/coordinator.conf" \
+    >"$destdir$configuration/coordinator.conf"
+fi
 fill MusterConfig.cmake.in "$libdir/cmake/Muster/MusterConfig.cmake"
 fill MusterConfigVersion.cmake.in "$libdir/cmake/Muster/MusterConfigVersion.cmake"
 fill muster.pc.in "$libdir/pkgconfig/muster.pc"
 
 echo "installed muster $version below ${root:-/}"
 if [[ -z "$destdir" ]]; then
+  echo "muster-coordinator.service needs a user: useradd --system --user-group --no-create-home --home-dir /var/lib/muster --shell /usr/sbin/nologin muster"
   echo "if a program does not find libmuster.so.$soversion: run ldconfig as root, or set LD_LIBRARY_PATH=$prefix/$libdir"
 fi

@@ -5,6 +5,7 @@
 #
 # leaves OUT_DIR/PROGRAM.1. SOURCE_DATE_EPOCH is their date. Needs help2man.
 set -euo pipefail
+umask 022
 
 readonly PAGES=(
   "muster-bench:time collectives and verify their results"

@@ -183,6 +183,31 @@ class ConsumersTest(unittest.TestCase):
 
 class InstallTest(unittest.TestCase):
 
+    def check_configuration(self, folder, prefix, configuration):
+        conf = f"{folder}{configuration}/coordinator.conf"
+        options = (f"--prefix={prefix}", f"--destdir={folder}")
+        old = os.umask(0o077)
+        self.addCleanup(os.umask, old)
+        made = install(*options)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual(os.stat(conf).st_mode & 0o777, 0o644)
+        self.assertEqual(os.stat(os.path.dirname(conf)).st_mode & 0o777, 0o755)
+        with open(f"{folder}{prefix}/lib/systemd/system/muster-coordinator.service",
+                  encoding="utf-8") as unit:
+            self.assertIn(f"\nEnvironmentFile=-{configuration}/coordinator.conf\n",
+                          unit.read())
+        with open(conf, "w", encoding="utf-8") as file:
+            file.write("# mine\n")
+        self.assertEqual(install(*options).returncode, 0)
+        with open(conf, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "# mine\n")
+
+    def test_a_configuration_of_the_coordinator_stays(self):
+        for prefix, configuration in (("/usr", "/etc/muster"),
+                                      ("/opt/muster", "/opt/muster/etc/muster")):
+            with self.subTest(prefix), tempfile.TemporaryDirectory() as folder:
+                self.check_configuration(folder, prefix, configuration)
+
     def assert_refused(self, *options, text):
         made = install(*options)
         self.assertEqual(made.returncode, 2, made)
@@ -194,6 +219,7 @@ class InstallTest(unittest.TestCase):
         self.assert_refused("--prefix=/usr", "--libdir=/lib64",
                             text="--libdir must lie below the prefix '/usr', got '/lib64'")
         self.assert_refused("--prefix=/usr", "--dest=x", text="unknown argument '--dest=x'")
+        self.assert_refused("--prefix=/opt/my muster", text="letters, digits and /._+- only, got '/opt/my muster'")
         self.assert_refused("--prefix=/dev/null/muster", text="'/dev/null' is not a folder")
         self.assert_refused("--prefix=/proc/muster", text="cannot write to '/proc'")
 
