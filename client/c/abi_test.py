@@ -9,7 +9,9 @@ types of the headers; that they exist is checked here too, with the library
 that is the first argument.)
 
 MUSTER_REWRITE_ABI=1 writes the file again: after functions, structs or numbers
-were added. A change of what was there needs a new MUSTER_ABI_VERSION.
+were added. A change of what was there needs a new MUSTER_ABI_VERSION; without
+one it is refused. The rule holds from version 1 on, which the first tag gets:
+until then there is no program that could break.
 """
 
 import os
@@ -42,6 +44,8 @@ class AbiTest(unittest.TestCase):
             with open(path, encoding="utf-8") as header:
                 text += header.read()
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+        self.version = "abi_version_" + re.search(
+            r"#define MUSTER_ABI_VERSION (\d+)", text)[1]
         # Function pointers of structs have spaces before `(*`.
         self.functions = re.findall(
             r"^([a-z][^;{}#=]*?\b(muster_\w+)\([^;{}]*\));", text, flags=re.M)
@@ -62,6 +66,7 @@ class AbiTest(unittest.TestCase):
                 is_void = re.match(r"void muster", prototype)
                 out.write(prototype + (" {}\n" if is_void
                                        else " { return 0; }\n"))
+                out.write(f"char {self.version};\n")
             # The size tells the number. -1 is the least.
             for name in sorted(set(self.constants)):
                 out.write(f"char number_of_{name}[(size_t){name} + 2];\n")
@@ -76,6 +81,10 @@ class AbiTest(unittest.TestCase):
         self.assertGreater(len(self.constants), 80)
         library = self.library()
         if os.environ.get("MUSTER_REWRITE_ABI") == "1":
+            with open(self.kept, encoding="utf-8") as kept:
+                is_new = f"'{self.version}'" not in kept.read()
+            if self.version != "abi_version_0" and not is_new:
+                self.check_adds_only(library)
             made = run("abidw", "--no-show-locs", "--no-comp-dir-path",
                        "--no-corpus-path", "--no-parameter-names",
                        "--no-elf-needed", "--type-id-style", "hash",
@@ -88,6 +97,17 @@ class AbiTest(unittest.TestCase):
             f"the C interface has changed:\n{diff.stdout}{diff.stderr}\n"
             "If something was only added: MUSTER_REWRITE_ABI=1 "
             "./dev test //client/c:abi_test")
+
+    def check_adds_only(self, library):
+        """Fails if `library` has changed what is kept, under its version."""
+        additions = os.path.join(self.folder, "additions")
+        with open(additions, "w", encoding="utf-8") as out:
+            out.write("[suppress_type]\n  type_kind = struct\n"
+                      "  has_data_member_inserted_at = end\n")
+        diff = run("abidiff", "--no-show-locs", "--no-added-syms",
+                   "--suppressions", additions, self.kept, library)
+        self.assertEqual(diff.returncode, 0,
+                         "this needs a new MUSTER_ABI_VERSION:\n" + diff.stdout)
 
     def test_the_library_has_every_function(self):
         symbols = run("nm", "-D", "--defined-only", LIBRARY)

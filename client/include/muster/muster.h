@@ -946,7 +946,7 @@ muster_status muster_reduce_scatter_tensor_coalesced_async(
 /* ---------------------------------------------------------- Point to point */
 
 /* As `src` of a receive: from the rank that sends first. */
-#define MUSTER_ANY_SOURCE (-1)
+enum { MUSTER_ANY_SOURCE = -1 };
 
 typedef struct muster_p2p_options {
   size_t size;
