@@ -23,6 +23,9 @@ import tempfile
 import unittest
 
 HEADERS = ["muster_status.h", "muster_control.h", "muster.h"]
+# What abidiff reports if it is more than a field at the end of a struct.
+CHANGES = (r"\b[1-9]\d* Removed|offset changed|deletion|entity changed|"
+           r"type name changed|parameter \d+ of type .* was ")
 
 
 def run(*command):
@@ -100,14 +103,10 @@ class AbiTest(unittest.TestCase):
 
     def check_adds_only(self, library):
         """Fails if `library` has changed what is kept, under its version."""
-        additions = os.path.join(self.folder, "additions")
-        with open(additions, "w", encoding="utf-8") as out:
-            out.write("[suppress_type]\n  type_kind = struct\n"
-                      "  has_data_member_inserted_at = end\n")
-        diff = run("abidiff", "--no-show-locs", "--no-added-syms",
-                   "--suppressions", additions, self.kept, library)
-        self.assertEqual(diff.returncode, 0,
-                         "this needs a new MUSTER_ABI_VERSION:\n" + diff.stdout)
+        diff = run("abidiff", "--no-show-locs", "--no-added-syms", self.kept,
+                   library)
+        self.assertNotRegex(diff.stdout, CHANGES,
+                            "this needs a new MUSTER_ABI_VERSION")
 
     def test_the_library_has_every_function(self):
         symbols = run("nm", "-D", "--defined-only", LIBRARY)
