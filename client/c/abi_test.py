@@ -93,6 +93,10 @@ class AbiTest(unittest.TestCase):
                        "--no-elf-needed", "--type-id-style", "hash",
                        "--out-file", self.kept, library)
             self.assertEqual(made.returncode, 0, made.stderr)
+            with open(self.kept, encoding="utf-8") as kept:
+                text = kept.read().replace(f"{self.folder}/", "")
+            with open(self.kept, "w", encoding="utf-8") as kept:
+                kept.write(text)
             return
         diff = run("abidiff", "--no-show-locs", self.kept, library)
         self.assertEqual(

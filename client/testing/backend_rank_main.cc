@@ -332,7 +332,7 @@ void DifferInCounts(const std::string& what) {
       AllReduce(Tensor(whole.data(), {counts[1]}), {.op = first});
     }
     if (what == "operations") {
-      ReduceScatterV(own, whole, {2, 3},
+      ReduceScatterV(own, whole, {2, 2},
                      {.op = GetRank() == 0 ? ReduceOperator(first)
                                            : ReduceOperator(ReduceOp::kMax)});
     }
