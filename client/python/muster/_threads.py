@@ -90,11 +90,12 @@ class Interruptible:
             self._call()
             return
         try:
-            thread = _idle.pop()
-        except IndexError:
-            thread = _Thread()
-        thread.start(self._run, self._done)
+            thread = _idle.pop() if _idle else _Thread()
+        except RuntimeError:  # no thread can start at the end of the process
+            self._call()
+            return
         try:
+            thread.start(self._run, self._done)
             self._done.acquire()
         except BaseException:
             if self._is_first():

@@ -72,7 +72,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> List[Work]:
             raise ArgumentError(
                 f"P2POp.op must be muster.isend or muster.irecv, not "
                 f"{operation.op!r}")
-        if operation.group != group:
+        if operation.group is not group and operation.group != group:
             raise ArgumentError("All ops need to use the same group.")
         operations.append((int(operation.op is irecv), operation.array,
                            operation.peer, operation.group_peer,

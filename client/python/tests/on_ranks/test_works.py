@@ -213,3 +213,12 @@ def test_coalesced_collectives(rank, size):
     assert parts[0][0] == size and (parts[1] == size).all()
     with pytest.raises(muster.ArgumentError, match="one length"):
         muster.all_gather_into_tensor_coalesced(outputs, inputs[:1])
+
+
+def test_an_array_is_free_again_after_a_failed_wait(rank):
+    array = bytearray(4)
+    group = muster.new_group()
+    work = muster.irecv(array, rank, group, timeout=0.05)
+    with pytest.raises(muster.BackendError):
+        work.wait()
+    array.append(1)  # BufferError while a view exists
