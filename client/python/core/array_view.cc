@@ -175,7 +175,7 @@ PyObject* CallDLPack(PyObject* array, Access access) {
   return PyObject_CallObject(function.get(), nullptr);
 }
 
-// The beginning of every DLManagedTensorVersioned of version 1.
+// The first fields of a DLManagedTensorVersioned of version 1.
 struct VersionedHead {
   uint32_t major;
   uint32_t minor;

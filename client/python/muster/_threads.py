@@ -3,8 +3,8 @@
 Python handles signals on the main thread, between two bytecodes. So a call that
 may wait runs on another thread while the main thread waits for a lock. Ctrl-C
 ends that wait; the call goes on, and its arguments live until it returns: the
-objects whose handles it uses are among them. A thread whose call was left behind
-is not used again. All are daemons, so the process can end.
+objects whose handles it uses are among them. A thread whose call was left
+behind is not used again. All are daemons, so the process can end.
 """
 
 from __future__ import annotations

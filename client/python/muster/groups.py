@@ -12,8 +12,8 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 from . import _abi
 from . import _core, _interrupts
 from ._library import (INTERRUPTED, check, check_slowly, encode, get_handle,
-                       get_handle_slowly, get_number, get_strings, get_text, library, make_options,
-                       to_int32_list, to_milliseconds)
+                       get_handle_slowly, get_number, get_strings, get_text,
+                       library, make_options, to_int32_list, to_milliseconds)
 from ._threads import Interruptible
 from .errors import ArgumentError, Code, Error, exception_from
 from .stores import Store

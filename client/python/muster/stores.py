@@ -65,8 +65,9 @@ class StoreWatch:
     One thread at a time may wait for changes; any may cancel.
     """
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, owner: "Store") -> None:
         self._address: Optional[int] = address
+        self._owner = owner
         self._cancelled = False
 
     def __del__(self) -> None:
@@ -131,6 +132,8 @@ class Store:
 
     # Whether every call may wait for a server.
     _waits = True
+    # An object that lives as long as this one.
+    _owner: object = None
 
     def __init__(self, address: int) -> None:
         self._address: Optional[int] = address
@@ -313,11 +316,13 @@ class Store:
             options.has_after_revision = 1
             options.after_revision = after_revision
         return StoreWatch(get_handle(library.muster_store_watch, self,
-                                     *_pair(key), byref(options)))
+                                     *_pair(key), byref(options)), self)
 
     def clone(self) -> "Store":
         """Another handle of the same keys, with a timeout of its own."""
-        return Store(get_handle(library.muster_store_clone, self))
+        copy = Store(get_handle(library.muster_store_clone, self))
+        copy._owner = self
+        return copy
 
     def set_timeout(self, timeout) -> None:
         """Sets how long a call may take, in seconds or as a timedelta."""
@@ -391,3 +396,5 @@ class CoordinatorStore(Store):
     def __init__(self, session) -> None:
         super().__init__(get_handle(library.muster_coordinator_store_new,
                                     session))
+        # The session's callbacks may run as long as there is a store of it.
+        self._owner = session

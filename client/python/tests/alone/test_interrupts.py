@@ -219,3 +219,18 @@ def test_an_init_after_an_interrupted_one_is_a_clear_error(tmp_path):
         os._exit(0)
         """.replace('print("told")', 'print("told", flush=True)'))
     assert (text, status) == ("told\n", 0)
+
+
+def test_a_session_lives_as_long_as_its_stores():
+    # Their handles keep it connected, so its callbacks may be called.
+    server = muster.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
+    session = muster.Session(f"127.0.0.1:{server.port}", "job", "member",
+                             on_event=print, insecure=True)
+    alive = weakref.ref(session)
+    watch = muster.CoordinatorStore(session).clone().watch("key")
+    del session
+    gc.collect()
+    assert alive() is not None
+    del watch
+    gc.collect()
+    assert alive() is None
