@@ -520,10 +520,10 @@ TEST_P(FailureConformance, AFunctionThatThrowsEndsTheGroupAndNamesItsRank) {
 // alters it by `change` and has `more` elements. Expects that all fail and are
 // told of both.
 struct Disagreement {
-  std::function<void(Collective&)> change;
+  std::function<void(Collective&)> change = {};
   size_t more = 0;
-  std::string one;
-  std::string other;
+  std::string one = {};
+  std::string other = {};
 };
 
 void ExpectDisagreement(const std::string& backend, int world_size,
