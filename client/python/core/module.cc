@@ -61,14 +61,16 @@ bool ToMilliseconds(PyObject* timeout, int64_t* milliseconds) {
 
 bool ToInt32(PyObject* object, const char* name, int32_t* value) {
   const long number = PyLong_AsLong(object);
-  if (number == -1 && PyErr_Occurred() != nullptr) {
+  const bool failed = number == -1 && PyErr_Occurred() != nullptr;
+  if (failed && PyErr_ExceptionMatches(PyExc_OverflowError) == 0) {
     PyErr_Format(PyExc_TypeError, "argument %s must be an integer, not %R",
                  name, object);
     return false;
   }
-  if (number != static_cast<int32_t>(number)) {
-    RaiseArgumentError("argument %s is %ld, which is no rank or tag", name,
-                       number);
+  if (failed || number != static_cast<int32_t>(number)) {
+    PyErr_Clear();
+    RaiseArgumentError("argument %s is %R, which is no rank or tag", name,
+                       object);
     return false;
   }
   *value = static_cast<int32_t>(number);

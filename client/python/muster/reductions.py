@@ -38,8 +38,8 @@ class UserOp(_core.UserOp):
     The op must be associative. If it is not commutative, operands are combined
     in the order of ranks. The views have the array's element type; those of
     float16, bfloat16, complex and structured arrays are bytes. They end with
-    the call: numpy.frombuffer(result, dtype)[:] = ... is fine, keeping such an
-    array is not.
+    the call: numpy.frombuffer(result, dtype)[:] = ... is fine. Keep no such array
+    and no slice of a view: its memory is gone, and nothing tells.
 
     It may run on any thread. An exception is printed, and fails the collective
     on all ranks. All ranks give equal ops to one collective.

@@ -268,6 +268,12 @@ def test_arguments_are_checked():
             muster.all_reduce(array, op=op)
 
 
+def test_a_rank_that_is_too_large_is_an_argument_error():
+    for src in (1 << 32, 1 << 80):
+        with pytest.raises(muster.ArgumentError, match="no rank"):
+            muster.broadcast(np.ones(2), src)
+
+
 def test_numbers_of_numpy_are_numbers(size):
     muster.barrier(timeout=np.float32(60))
     muster.barrier(timeout=np.int64(60))
