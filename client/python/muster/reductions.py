@@ -41,8 +41,9 @@ class UserOp(_core.UserOp):
     the call: numpy.frombuffer(result, dtype)[:] = ... is fine. Keep no such array
     and no slice of a view: its memory is gone, and nothing tells.
 
-    It may run on any thread. An exception is printed, and fails the collective
-    on all ranks. All ranks give equal ops to one collective.
+    It may run on any thread. An exception is printed, fails the collective and
+    ends the group: other ranks get the error from this call or the next. All
+    ranks give equal ops to one collective.
 
         largest = muster.UserOp(lambda a, b: np.maximum(a, b, out=np.asarray(b)))
         muster.all_reduce(array, op=largest)
