@@ -15,6 +15,10 @@ import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 
+# How long a wait of the main thread is before it looks for signals.
+_SLICE_S = 0.2
+
+
 class _Thread:
     """A thread that runs one call after the other."""
 
@@ -96,7 +100,9 @@ class Interruptible:
             return
         try:
             thread.start(self._run, self._done)
-            self._done.acquire()
+            # In slices: a signal just before the system call does not end it.
+            while not self._done.acquire(timeout=_SLICE_S):
+                pass
         except BaseException:
             if self._is_first():
                 raise
