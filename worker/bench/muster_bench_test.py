@@ -299,7 +299,7 @@ class BenchTest(unittest.TestCase):
                             "--backend=nccl", "--datatype=all", "--redop=all",
                             "--maxbytes=4", *QUICK, **DEVICES)
         self.assertEqual({row["wrong"] for row in rows}, {0})
-        self.assertEqual(len({row["datatype"] for row in rows}), 13)
+        self.assertEqual(len({row["datatype"] for row in rows}), 15)
         # NCCL has no bit operations, but on bool, as MIN and MAX.
         self.assertLessEqual({"sum", "avg", "min", "max", "product",
                               "premul_sum"}, {row["redop"] for row in rows})
