@@ -104,10 +104,12 @@ TEST(FingerprintTest, OpaqueElementsOfOtherSizesAreNamed) {
         Tensor::Opaque(g_floats.data(), element_bytes, {4}, {});
     collective.inputs = {tensor};
     collective.outputs = {tensor, tensor, tensor};
+    // As the communicator does, before it compares.
+    OpaqueToBytes(collective);
     return collective;
   };
   EXPECT_THAT(Text({with(8), with(16), with(8)}),
-              HasSubstr("(different element bytes)"));
+              HasSubstr("(different element bytes, shape)"));
 }
 
 TEST(FingerprintTest, WithoutAMajorityAllAreToBlame) {
