@@ -281,8 +281,8 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   const Status other = load(kPlugins + std::string("other_version.so"));
   EXPECT_TRUE(IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()),
-              AllOf(HasSubstr("was built for interface 1000 (Abseil "),
-                    HasSubstr("this program for interface 9 (Abseil ")));
+              AllOf(HasSubstr("was built for interface 1000 (compiler ABI "),
+                    HasSubstr("this program for interface 11 (compiler ABI ")));
   const Status taken = load(kPlugins + std::string("taken_name.so"));
   EXPECT_TRUE(IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),
