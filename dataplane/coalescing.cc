@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/text.h"
+#include "dataplane/data_types.h"
 #include "dataplane/extents.h"
 #include "dataplane/reduction.h"
 #include "muster/base/mutex.h"
@@ -24,24 +25,6 @@ namespace {
 constexpr size_t kFusedBytesMax = 1 << 20;
 // Fusing does not help a larger collective: bytes take its time, not steps.
 constexpr size_t kFusedOneBytesMax = 128 << 10;
-
-// Whether the order of the operands does not change the result.
-bool IsExact(DataType type) {
-  switch (type) {
-    case DataType::kUint8:
-    case DataType::kInt8:
-    case DataType::kInt16:
-    case DataType::kInt32:
-    case DataType::kInt64:
-    case DataType::kUint16:
-    case DataType::kUint32:
-    case DataType::kUint64:
-    case DataType::kBool:
-      return true;
-    default:
-      return false;
-  }
-}
 
 const Tensor& GetInput(const Collective& collective) {
   return collective.read()[0];
@@ -58,7 +41,7 @@ size_t ComputeLimit(const Collective& collective, size_t fusable_bytes) {
   // The collective has several outputs.
   if (GetTraits(collective.kind).outputs == TensorList::kPerRank) return 0;
   const bool any_order = !IsReduction(collective.kind) ||
-                         IsExact(collective.data_type()) ||
+                         IsIntegral(collective.data_type()) ||
                          // The order is always that of the ranks.
                          collective.reduce_op == ReduceOp::kUser;
   return any_order ? kFusedBytesMax : fusable_bytes;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/data_types.h"
 #include "dataplane/reduction_table.h"
 #include "glog/logging.h"
 
@@ -101,10 +102,6 @@ KernelsOfType::Reduce GetCombine(const KernelsOfType& kernels, ReduceOp op) {
 
 bool IsNarrowFloat(DataType type) {
   return type == DataType::kFloat16 || type == DataType::kBfloat16;
-}
-
-bool IsComplex(DataType type) {
-  return type == DataType::kComplex64 || type == DataType::kComplex128;
 }
 
 }  // namespace

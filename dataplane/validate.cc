@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/text.h"
+#include "dataplane/data_types.h"
 #include "dataplane/extents.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/collective.h"
@@ -86,27 +87,6 @@ Status CheckTensors(const Collective& collective) {
     }
   }
   return OkStatus();
-}
-
-bool IsComplex(DataType type) {
-  return type == DataType::kComplex64 || type == DataType::kComplex128;
-}
-
-bool IsIntegral(DataType type) {
-  switch (type) {
-    case DataType::kUint8:
-    case DataType::kInt8:
-    case DataType::kInt16:
-    case DataType::kInt32:
-    case DataType::kInt64:
-    case DataType::kUint16:
-    case DataType::kUint32:
-    case DataType::kUint64:
-    case DataType::kBool:
-      return true;
-    default:
-      return false;
-  }
 }
 
 // Whether it is no pair, and not opaque.

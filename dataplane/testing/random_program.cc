@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/coalescing.h"
+#include "dataplane/data_types.h"
 #include "dataplane/testing/reference.h"
 
 namespace muster::dataplane::testing {
@@ -23,10 +24,6 @@ constexpr size_t kInstructions = 40;
 // The lowest tag that only one instruction uses.
 constexpr int kOwnTag = 100;
 constexpr size_t kCoalescedMax = 6;
-
-bool IsInteger(DataType type) {
-  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64);
-}
 
 // The floating-point numbers of a buffer: none is larger than `largest`, all
 // are multiples of `step`.
@@ -159,7 +156,7 @@ class Generator {
   // The range of the result; empty if the result might depend on the order.
   std::optional<Range> Reduced(ReduceOp op, Range range) const {
     const auto size = static_cast<double>(size_);
-    if (IsInteger(type_) || type_ == DataType::kBool) return range;
+    if (IsIntegral(type_)) return range;
     if (op == ReduceOp::kMin || op == ReduceOp::kMax) return range;
     if (op == ReduceOp::kProduct) {
       range.largest = std::pow(range.largest, size);
