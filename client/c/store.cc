@@ -376,7 +376,8 @@ muster_status muster_watch_next(muster_watch* watch, int64_t timeout_ms,
     int32_t& has_change = Need(found, "found");
     muster::c::CheckSize(change, "change");
     auto next = from.watch->Next(ToMilliseconds(timeout_ms));
-    if (next.has_value()) {
+    const bool has_next = next.has_value();
+    if (has_next) {
       from.change = *std::move(next);
       muster_key_change to = {};
       to.kind = static_cast<int32_t>(from.change.kind);
@@ -385,7 +386,7 @@ muster_status muster_watch_next(muster_watch* watch, int64_t timeout_ms,
       to.value = muster::c::ToBytes(from.change.value);
       muster::c::Fill(to, change, "change");
     }
-    has_change = next.has_value() ? 1 : 0;
+    has_change = has_next ? 1 : 0;
   });
 }
 

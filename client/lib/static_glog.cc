@@ -61,7 +61,7 @@ _Unwind_Reason_Code AddFrame(_Unwind_Context* context, void* to) {
 
 extern "C" {
 
-int _Ux86_64_getcontext(void*) { return 0; }
+int _Ux86_64_getcontext(void*) { return 0; }  // NOLINT
 
 // The frames from the caller's on; this function's own is the first.
 int MUSTER_UNWIND(init_local)(Frames* cursor, void*) {

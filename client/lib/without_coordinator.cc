@@ -22,7 +22,7 @@ StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
 
 StatusOr<std::unique_ptr<EmbeddedCoordinator>>
 EmbeddedCoordinator::StartForRanks(
-    EmbeddedCoordinatorOptions options,
+    EmbeddedCoordinatorOptions options,  // NOLINT(*-unnecessary-value-param)
     const std::function<const char*(const char* name)>&) {
   return Start(options);
 }

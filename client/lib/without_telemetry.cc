@@ -32,6 +32,7 @@ std::shared_ptr<dataplane::Metrics> Telemetry::metrics() const {
 
 void Telemetry::SetRank(int, int) {}
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Telemetry::SetProgress(std::function<std::vector<GroupProgress>()>) {}
 
 }  // namespace muster::internal
