@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -90,6 +91,55 @@ TEST(GroupRanksTest, AFactorIsForThePremultipliedSumAlone) {
   AllReduce(tensor,
             {.op = ReduceOp::kPremulSum, .factor = 2, .group = world.at(0)});
   EXPECT_EQ(values[0], 2);
+}
+
+// Bad arguments of every collective that are found before the data plane.
+std::vector<std::function<void()>> MakeBadCalls(ProcessGroup& group,
+                                                const Tensor& none) {
+  static constexpr std::chrono::milliseconds kNever(-1);
+  return {
+      [&] { group.AllReduce(none, {.factor = 2}); },
+      [&] { group.AllReduce(none, {.timeout = kNever}); },
+      [&] { group.AllReduce(none, {.timeout = kNever, .async_op = true}); },
+      [&] { group.Broadcast(none, {}); },
+      [&] { group.Broadcast(none, 0, {.group_src = 0}); },
+      [&] { group.Broadcast(none, {}, {.group_src = 2}); },
+      [&] { group.Reduce(none, 0, {.factor = 2}); },
+      [&] { group.Reduce(none, 1); },
+      [&] { group.AllGather({}, none, {.timeout = kNever}); },
+      [&] { group.AllGatherIntoTensor(none, none, {.timeout = kNever}); },
+      [&] { group.AllGatherV(none, none, {}, {.timeout = kNever}); },
+      [&] { group.Gather(none, {}, 0, {.group_dst = 0}); },
+      [&] { group.Scatter(none, {}, 0, {.group_src = 0}); },
+      [&] { group.ReduceScatter(none, {}, {.factor = 2}); },
+      [&] { group.ReduceScatterTensor(none, none, {.factor = 2}); },
+      [&] { group.ReduceScatterV(none, none, {}, {.factor = 2}); },
+      [&] { group.AllToAll({}, {}, {.timeout = kNever}); },
+      [&] { group.AllToAllSingle(none, none, {.timeout = kNever}); },
+      [&] { group.Barrier({.timeout = kNever}); },
+      [&] { group.Barrier({.device_ids = {0}}); },
+  };
+}
+
+// The data plane refuses the calls of rank 1, and counts them.
+TEST(GroupRanksTest, EveryRefusedCallUsesUpANumber) {
+  LocalGroups world(2);
+  const auto thrown = world.OnEachRank([](const Group& group, int rank) {
+    const Tensor none;
+    for (const auto& call : MakeBadCalls(*group, none)) {
+      if (rank == 0) {
+        EXPECT_THROW(call(), DistError);
+      } else {
+        Ints integers = {1};
+        EXPECT_THROW(group->AllReduce(integers, {.op = ReduceOp::kPremulSum}),
+                     DistError);
+      }
+      Ints values = {rank + 1};
+      group->AllReduce(values);
+      EXPECT_THAT(values, ElementsAre(3));
+    }
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
 TEST(GroupRanksTest, RootsMayBeRanksInTheGroup) {

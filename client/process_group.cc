@@ -75,6 +75,25 @@ int BarrierDevice(const std::vector<int>& device_ids,
   return device_ids.front();
 }
 
+// Returns what `make` makes, for a call that counts: bad arguments that it
+// finds use up a number, as those do that the data plane finds.
+template <typename Make>
+Collective MakeCounted(GroupState& group, CollectiveKind kind, Make&& make) {
+  try {
+    return std::forward<Make>(make)();
+  } catch (const DistError& error) {
+    group.UseUpNumber(kind, error.status());
+    throw;
+  }
+}
+
+template <typename Make>
+Work RunMade(GroupState& group, CollectiveKind kind, bool async_op,
+             Make&& make) {
+  return group.Run(MakeCounted(group, kind, std::forward<Make>(make)),
+                   async_op);
+}
+
 // The collectives of the verbs, from their arguments.
 
 Collective MakeAllReduce(const Tensor& tensor,
@@ -508,7 +527,8 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
 
 Work ProcessGroup::AllReduce(const Tensor& tensor,
                              const AllReduceOptions& options) {
-  return state_->Run(MakeAllReduce(tensor, options), options.async_op);
+  return RunMade(*state_, CollectiveKind::kAllReduce, options.async_op,
+                 [&] { return MakeAllReduce(tensor, options); });
 }
 
 PreparedCollective ProcessGroup::PrepareAllReduce(
@@ -518,8 +538,8 @@ PreparedCollective ProcessGroup::PrepareAllReduce(
 
 Work ProcessGroup::Broadcast(const Tensor& tensor, std::optional<int> src,
                              const BroadcastOptions& options) {
-  return state_->Run(MakeBroadcast(*state_, tensor, src, options),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kBroadcast, options.async_op,
+                 [&] { return MakeBroadcast(*state_, tensor, src, options); });
 }
 
 PreparedCollective ProcessGroup::PrepareBroadcast(
@@ -530,8 +550,8 @@ PreparedCollective ProcessGroup::PrepareBroadcast(
 
 Work ProcessGroup::Reduce(const Tensor& tensor, std::optional<int> dst,
                           const ReduceOptions& options) {
-  return state_->Run(MakeReduce(*state_, tensor, dst, options),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kReduce, options.async_op,
+                 [&] { return MakeReduce(*state_, tensor, dst, options); });
 }
 
 PreparedCollective ProcessGroup::PrepareReduce(const Tensor& tensor,
@@ -543,9 +563,10 @@ PreparedCollective ProcessGroup::PrepareReduce(const Tensor& tensor,
 Work ProcessGroup::AllGather(const std::vector<Tensor>& tensor_list,
                              const Tensor& tensor,
                              const AllGatherOptions& options) {
-  return state_->Run(MakeMovement(CollectiveKind::kAllGather, options.timeout,
-                                  tensor, tensor_list),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kAllGather, options.async_op, [&] {
+    return MakeMovement(CollectiveKind::kAllGather, options.timeout, tensor,
+                        tensor_list);
+  });
 }
 
 PreparedCollective ProcessGroup::PrepareAllGather(
@@ -558,7 +579,9 @@ PreparedCollective ProcessGroup::PrepareAllGather(
 Work ProcessGroup::AllGatherV(const Tensor& output, const Tensor& input,
                               const std::vector<int64_t>& counts,
                               const AllGatherVOptions& options) {
-  Collective collective = MakeAllGather(input, options.timeout);
+  Collective collective = MakeCounted(*state_, CollectiveKind::kAllGather, [&] {
+    return MakeAllGather(input, options.timeout);
+  });
   SetParts(*state_, {"output", /*is_output=*/true}, output, input, counts,
            options.displacements, collective, collective.outputs,
            /*is_prepared=*/false);
@@ -578,7 +601,9 @@ PreparedCollective ProcessGroup::PrepareAllGatherV(
 Work ProcessGroup::ReduceScatterV(const Tensor& output, const Tensor& input,
                                   const std::vector<int64_t>& counts,
                                   const ReduceScatterVOptions& options) {
-  Collective collective = MakeReduceScatterV(output, options);
+  Collective collective =
+      MakeCounted(*state_, CollectiveKind::kReduceScatter,
+                  [&] { return MakeReduceScatterV(output, options); });
   SetParts(*state_, {"input", /*is_output=*/false}, input, output, counts,
            options.displacements, collective, collective.inputs,
            /*is_prepared=*/false);
@@ -598,9 +623,11 @@ PreparedCollective ProcessGroup::PrepareReduceScatterV(
 Work ProcessGroup::AllGatherIntoTensor(const Tensor& output,
                                        const Tensor& input,
                                        const AllGatherOptions& options) {
-  return state_->Run(MakeMovement(CollectiveKind::kAllGatherIntoTensor,
-                                  options.timeout, input, output),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kAllGatherIntoTensor,
+                 options.async_op, [&] {
+                   return MakeMovement(CollectiveKind::kAllGatherIntoTensor,
+                                       options.timeout, input, output);
+                 });
 }
 
 PreparedCollective ProcessGroup::PrepareAllGatherIntoTensor(
@@ -614,8 +641,9 @@ Work ProcessGroup::Gather(const Tensor& tensor,
                           const std::vector<Tensor>& gather_list,
                           std::optional<int> dst,
                           const GatherOptions& options) {
-  return state_->Run(MakeGather(*state_, tensor, gather_list, dst, options),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kGather, options.async_op, [&] {
+    return MakeGather(*state_, tensor, gather_list, dst, options);
+  });
 }
 
 PreparedCollective ProcessGroup::PrepareGather(
@@ -629,8 +657,9 @@ Work ProcessGroup::Scatter(const Tensor& tensor,
                            const std::vector<Tensor>& scatter_list,
                            std::optional<int> src,
                            const ScatterOptions& options) {
-  return state_->Run(MakeScatter(*state_, tensor, scatter_list, src, options),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kScatter, options.async_op, [&] {
+    return MakeScatter(*state_, tensor, scatter_list, src, options);
+  });
 }
 
 PreparedCollective ProcessGroup::PrepareScatter(
@@ -643,9 +672,11 @@ PreparedCollective ProcessGroup::PrepareScatter(
 Work ProcessGroup::ReduceScatter(const Tensor& output,
                                  const std::vector<Tensor>& input_list,
                                  const ReduceScatterOptions& options) {
-  return state_->Run(MakeReduceScatter(CollectiveKind::kReduceScatter, output,
-                                       input_list, options),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kReduceScatter, options.async_op,
+                 [&] {
+                   return MakeReduceScatter(CollectiveKind::kReduceScatter,
+                                            output, input_list, options);
+                 });
 }
 
 PreparedCollective ProcessGroup::PrepareReduceScatter(
@@ -658,9 +689,11 @@ PreparedCollective ProcessGroup::PrepareReduceScatter(
 Work ProcessGroup::ReduceScatterTensor(const Tensor& output,
                                        const Tensor& input,
                                        const ReduceScatterOptions& options) {
-  return state_->Run(MakeReduceScatter(CollectiveKind::kReduceScatterTensor,
-                                       output, input, options),
-                     options.async_op);
+  return RunMade(
+      *state_, CollectiveKind::kReduceScatterTensor, options.async_op, [&] {
+        return MakeReduceScatter(CollectiveKind::kReduceScatterTensor, output,
+                                 input, options);
+      });
 }
 
 PreparedCollective ProcessGroup::PrepareReduceScatterTensor(
@@ -673,9 +706,10 @@ PreparedCollective ProcessGroup::PrepareReduceScatterTensor(
 Work ProcessGroup::AllToAll(const std::vector<Tensor>& output_tensor_list,
                             const std::vector<Tensor>& input_tensor_list,
                             const AllToAllOptions& options) {
-  return state_->Run(MakeMovement(CollectiveKind::kAllToAll, options.timeout,
-                                  input_tensor_list, output_tensor_list),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kAllToAll, options.async_op, [&] {
+    return MakeMovement(CollectiveKind::kAllToAll, options.timeout,
+                        input_tensor_list, output_tensor_list);
+  });
 }
 
 PreparedCollective ProcessGroup::PrepareAllToAll(
@@ -689,8 +723,8 @@ PreparedCollective ProcessGroup::PrepareAllToAll(
 
 Work ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
                                   const AllToAllSingleOptions& options) {
-  return state_->Run(MakeAllToAllSingle(output, input, options),
-                     options.async_op);
+  return RunMade(*state_, CollectiveKind::kAllToAllSingle, options.async_op,
+                 [&] { return MakeAllToAllSingle(output, input, options); });
 }
 
 PreparedCollective ProcessGroup::PrepareAllToAllSingle(
@@ -747,7 +781,8 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
 }
 
 Work ProcessGroup::Barrier(const BarrierOptions& options) {
-  return state_->Run(MakeBarrier(*state_, options), options.async_op);
+  return RunMade(*state_, CollectiveKind::kBarrier, options.async_op,
+                 [&] { return MakeBarrier(*state_, options); });
 }
 
 PreparedCollective ProcessGroup::PrepareBarrier(const BarrierOptions& options) {

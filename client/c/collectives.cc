@@ -9,6 +9,7 @@
 #include "client/c/handles.h"
 #include "client/c/reduction.h"
 #include "client/c/refusal.h"
+#include "client/groups/group_state.h"
 #include "muster/dataplane/collective_kind.h"
 #include "muster/muster.h"
 #include "muster/prepared.h"
@@ -16,6 +17,9 @@
 
 struct muster_prepared {
   muster::PreparedCollective prepared;
+  // For a start that is refused here.
+  std::shared_ptr<muster::internal::GroupState> group;
+  muster::dataplane::CollectiveKind kind;
 };
 
 namespace muster::c {
@@ -363,7 +367,9 @@ template <typename Verb, typename... Args>
 muster_status Prepare(const char* function, muster_group* group,
                       muster_prepared** prepared, Args... args) {
   return GuardHandle(function, prepared, "prepared", [&] {
-    return new muster_prepared{Verb(args...).Prepare(*GroupRef(group))};
+    Verb verb(args...);
+    const GroupRef ref(group);
+    return new muster_prepared{verb.Prepare(*ref), ref->state(), Verb::kKind};
   });
 }
 
@@ -764,9 +770,11 @@ muster_status muster_prepared_run(muster_prepared* prepared) {
 
 muster_status muster_prepared_start(muster_prepared* prepared,
                                     muster_work** work) {
-  return GuardHandle(__func__, work, "work", [&] {
-    muster::PreparedCollective& collective =
-        Need(prepared, "prepared").prepared;
-    return muster::c::MakeWork([&] { return collective.Start(); });
+  return Guard(__func__, [&] {
+    if (work != nullptr) *work = nullptr;
+    muster_prepared& from = Need(prepared, "prepared");
+    muster::c::MakeArguments(*from.group, from.kind,
+                             [&] { Need(work, "work"); });
+    *work = muster::c::MakeWork([&] { return from.prepared.Start(); });
   });
 }

@@ -9,6 +9,10 @@
 #include "muster/dataplane/collective_kind.h"
 #include "muster/muster.h"
 
+namespace muster::internal {
+class GroupState;
+}  // namespace muster::internal
+
 namespace muster::c {
 
 // Uses up a number of the group, as C++ does for the bad arguments that it
@@ -16,12 +20,14 @@ namespace muster::c {
 // place of this one. Throws the error of a group that has failed.
 void UseUpNumber(muster_group* group, dataplane::CollectiveKind kind,
                  const ArgumentError& error);
+void UseUpNumber(internal::GroupState& group, dataplane::CollectiveKind kind,
+                 const ArgumentError& error);
 
 // Returns the arguments of a collective that `make` converts. If one is bad,
 // the call uses up a number.
-template <typename Make>
-auto MakeArguments(muster_group* group, dataplane::CollectiveKind kind,
-                   Make&& make) {
+// `group`: a muster_group* or a GroupState&.
+template <typename Group, typename Make>
+auto MakeArguments(Group&& group, dataplane::CollectiveKind kind, Make&& make) {
   try {
     return std::forward<Make>(make)();
   } catch (const ArgumentError& error) {

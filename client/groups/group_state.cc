@@ -229,6 +229,19 @@ void GroupState::Refuse(dataplane::Collective&& collective, const Status& why,
                                ": ", why.message())));
 }
 
+void GroupState::UseUpNumber(dataplane::CollectiveKind kind,
+                             const Status& why) {
+  if (!is_member()) return;
+  dataplane::Collective collective;
+  collective.kind = kind;
+  try {
+    Refuse(std::move(collective), why, /*is_prepared=*/false);
+  } catch (const DistError&) {
+    // The caller's error says more about the argument.
+    if (!status().ok()) throw;
+  }
+}
+
 PreparedCollective GroupState::Prepare(dataplane::Collective&& collective) {
   std::unique_ptr<dataplane::PreparedCollective> prepared;
   if (is_member()) {

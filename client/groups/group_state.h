@@ -92,6 +92,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // it is to be prepared, it uses up a number.
   [[noreturn]] void Refuse(dataplane::Collective&& collective,
                            const Status& why, bool is_prepared);
+  // Uses up a number, for a call of `kind` whose caller will throw the error of
+  // its bad arguments (`why`). Does nothing if this process is no member.
+  // Throws the error of a group that has failed.
+  void UseUpNumber(dataplane::CollectiveKind kind, const Status& why);
   // Runs several collectives as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);

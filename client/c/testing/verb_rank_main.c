@@ -1157,8 +1157,25 @@ static void BadAllReduce(Form form) {
   CHECK(muster_error_get_kind(muster_last_error()) == MUSTER_ERROR_ARGUMENT);
 }
 
+/* Even ranks give no place for the work of a prepared collective. */
+static void BadStart(void) {
+  int64_t data = 1;
+  const muster_tensor tensor = Int64s(&data, 1);
+  muster_prepared* prepared = NULL;
+  OK(muster_prepare_all_reduce(&tensor, MUSTER_SUM, NULL, NULL, &prepared));
+  if (rank % 2 == 0) {
+    CHECK(muster_prepared_start(prepared, NULL) == MUSTER_INVALID_ARGUMENT);
+    CHECK(muster_error_get_kind(muster_last_error()) == MUSTER_ERROR_ARGUMENT);
+  } else {
+    BadAllReduce(kSync);
+  }
+  muster_prepared_release(prepared);
+}
+
 /* After a call that all ranks refuse they go on together. */
 static void Refusals(void) {
+  BadStart();
+  AllReduce(kSync);
   BadAllReduce(kSync);
   AllReduce(kSync);
   BadAllReduce(kAsync);

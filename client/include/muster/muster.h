@@ -871,7 +871,8 @@ muster_status muster_monitored_barrier(
 void muster_prepared_release(muster_prepared* prepared);
 /* Runs the collective and returns when it is complete. */
 muster_status muster_prepared_run(muster_prepared* prepared);
-/* Starts the collective and returns at once. */
+/* Starts the collective and returns at once. A call that is refused because it
+ * still runs, or because `work` is NULL, is counted, too. */
 muster_status muster_prepared_start(muster_prepared* prepared,
                                     muster_work** work);
 

@@ -187,7 +187,8 @@ class Work {
 // ends nothing, but it uses up a sequence number of the group. If the argument
 // is bad on every rank, all ranks can go on with the next call. If it is bad on
 // one rank only, the others wait for the refused call, and another call in its
-// place ends the group.
+// place ends the group. Refused sends, receives, object functions and Coalesce
+// use up no number.
 //
 // Options of the collectives. `group`: null is the default group. `timeout`:
 // zero is the group's. `async_op`: if true, the call returns at once, and the
