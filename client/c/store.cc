@@ -1,5 +1,7 @@
 #include "muster/store.h"
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -131,9 +133,16 @@ muster_status muster_coordinator_store_new(muster_session* session,
 
 muster_status muster_tcp_store_new(const muster_tcp_store_options* options,
                                    muster_store** store) {
-  return GuardHandle(__func__, store, "store", [&] {
+  return Guard(__func__, [&] {
+    if (store != nullptr) *store = nullptr;
     const muster_tcp_store_options from =
         muster::c::ReadOptions(&Need(options, "options"));
+    // The C++ store takes the socket over; without a place for the store there
+    // is none.
+    if (store == nullptr && from.has_listen_fd != 0 && from.listen_fd >= 0) {
+      close(from.listen_fd);
+    }
+    Need(store, "store");
     muster::TcpStoreOptions to;
     to.host = muster::c::ToString(from.host);
     to.port = from.port;
@@ -143,7 +152,7 @@ muster_status muster_tcp_store_new(const muster_tcp_store_options* options,
     to.wait_for_workers = from.no_wait_for_workers == 0;
     to.multi_tenant = from.multi_tenant != 0;
     if (from.has_listen_fd != 0) to.master_listen_fd = from.listen_fd;
-    return MakeStore(std::make_shared<muster::TcpStore>(to));
+    *store = MakeStore(std::make_shared<muster::TcpStore>(to));
   });
 }
 

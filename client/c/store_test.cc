@@ -1,6 +1,9 @@
 // Every function of stores through C, on each kind of store. What the functions
 // do is tested in client/store_conformance_test.
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -249,6 +252,26 @@ TEST_P(StoreTest, ExtendedFunctions) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StoreTest, ValuesIn(Kinds()),
                          [](const auto& info) { return info.param.name; });
+
+TEST(TcpStoreTest, ASocketIsTakenOverUnlessThereIsNoValidStruct) {
+  muster_tcp_store_options options = {};
+  options.host = "127.0.0.1";
+  options.is_master = 1;
+  options.has_listen_fd = 1;
+  options.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_GE(options.listen_fd, 0);
+  muster_store* store = nullptr;
+  EXPECT_EQ(muster_tcp_store_new(&options, &store), MUSTER_INVALID_ARGUMENT);
+  options.size = sizeof(options);
+  EXPECT_EQ(muster_tcp_store_new(&options, nullptr), MUSTER_INVALID_ARGUMENT);
+  EXPECT_THAT(muster_error_message(muster_last_error()),
+              HasSubstr("argument store is NULL"));
+  EXPECT_EQ(close(options.listen_fd), -1);
+  options.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
+  options.size = 0;
+  EXPECT_EQ(muster_tcp_store_new(&options, nullptr), MUSTER_INVALID_ARGUMENT);
+  EXPECT_EQ(close(options.listen_fd), 0);
+}
 
 TEST(PrefixStoreTest, TheOtherStoreHasTheKeyWithThePrefix) {
   muster_store* hash = nullptr;
