@@ -39,8 +39,9 @@
  *
  * Threads. Functions may be called from any thread, and handles be used by
  * several threads at once, except where a comment says "one thread at a time".
- * Threads that start collectives on one group must agree on their order. A
- * callback must not throw, and must not end the thread by longjmp or
+ * A handle must live until every call with it has returned, also one that
+ * waits. Threads that start collectives on one group must agree on their order.
+ * A callback must not throw, and must not end the thread by longjmp or
  * pthread_exit; nor must a thread be cancelled in a call (pthread_cancel).
  *
  * Processes. A forked child cannot use its parent's groups, works, stores and
@@ -181,8 +182,8 @@ typedef muster_status (*muster_op_function)(const void* in, void* inout,
 
 typedef struct muster_op_options {
   size_t size;
-  /* 1: in op inout is not inout op in; operands are combined in the order of
-   * ranks. */
+  /* 1: in op inout is not inout op in. Equal on all ranks, which the library
+   * checks. Operands are combined in the order of ranks in any case. */
   int32_t not_commutative;
   int32_t reserved;
   /* The bytes of an element; tensors with other elements are refused. 0: any.
@@ -694,7 +695,8 @@ muster_status muster_prepare_all_gather_into_tensor(
 
 /* Every rank gets all ranks' `input`s in `output`: `counts[r]` elements of rank
  * r, from element `displacements[r]` on. `rank_count` is the length of both
- * arrays. `displacements` NULL: one after the other. */
+ * arrays. `displacements` NULL: one after the other. A displacement must lie in
+ * the tensor also where the count is 0. */
 muster_status muster_all_gather_v(const muster_tensor* output,
                                   const int64_t* counts,
                                   const int64_t* displacements,
@@ -784,7 +786,8 @@ muster_status muster_prepare_reduce_scatter_tensor(
     const muster_reduction_options* options, muster_prepared** prepared);
 
 /* As muster_reduce_scatter_tensor; part r has `counts[r]` elements, from
- * element `displacements[r]` on. `displacements` NULL: one after the other. */
+ * element `displacements[r]` on. `displacements` are as in muster_all_gather_v,
+ * but parts may overlap. */
 muster_status muster_reduce_scatter_v(const muster_tensor* output,
                                       const muster_tensor* input,
                                       const int64_t* counts,

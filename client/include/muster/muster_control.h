@@ -264,7 +264,7 @@ typedef struct muster_member_event {
   const char* group_instance;
 } muster_member_event;
 
-/* A running send or receive. */
+/* What a group of this member does. */
 typedef struct muster_group_progress {
   size_t size;
   const char* group;

@@ -262,8 +262,8 @@ struct ReduceOptions {
 // Options of AllGatherV.
 struct AllGatherVOptions {
   // Where each rank's part begins in the output, in elements from its
-  // beginning. Need not be in order, and may differ between ranks. Empty: one
-  // part after the other.
+  // beginning. Need not be in order, and may differ between ranks. Those of
+  // parts without elements are checked, too. Empty: one part after the other.
   std::vector<int64_t> displacements = {};
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};

@@ -19,8 +19,8 @@ namespace MUSTER_EXPORT muster {
 namespace dataplane {
 
 struct ReduceFunctionOptions {
-  // Whether a op b is b op a. If not, the operands are combined in the order of
-  // the ranks. Equal on all ranks.
+  // Whether a op b is b op a. Equal on all ranks, which the library checks. The
+  // operands are combined in the order of the ranks in any case.
   bool is_commutative = true;
   // The size of the elements that the function works on. Zero: of any size. A
   // collective on tensors of another size is refused.
