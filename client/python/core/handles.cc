@@ -377,8 +377,10 @@ Arrays* NewArrays() {
 
 void DeleteArrays(Arrays* arrays) {
   if (arrays == nullptr) return;
+  PyObject* user_op = arrays->user_op;
   arrays->~Arrays();
   PyMem_Free(arrays);
+  Py_XDECREF(user_op);
 }
 
 bool AddHandleTypes(PyObject* module) {

@@ -13,6 +13,8 @@ namespace muster::python {
 struct Arrays {
   ArrayViews outputs;
   ArrayViews inputs;
+  // The UserOp that combines them, or null. Owned.
+  PyObject* user_op = nullptr;
 };
 
 // Null, with an exception: no memory.

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <type_traits>
+
 #include "client/python/core/array_view.h"
 #include "client/python/core/handles.h"
 #include "client/python/core/limited_python.h"
@@ -157,11 +159,14 @@ class CollectiveCall {
   bool Read(PyObject* const* last_three) {
     group_ = last_three[0];
     if (!ToGroup(group_, &group_handle_)) return false;
-    if (!ToMilliseconds(last_three[1], &timeout_ms_)) return false;
     // An async_op, or for kPrepare "...".
-    mode_ = last_three[2] == Py_Ellipsis ? kPrepare
-                                         : PyObject_IsTrue(last_three[2]);
-    if (mode_ < 0) return false;
+    const int mode = last_three[2] == Py_Ellipsis
+                         ? kPrepare
+                         : PyObject_IsTrue(last_three[2]);
+    if (mode < 0) return false;
+    mode_ = mode;
+    is_counted_ = mode != kPrepare;
+    if (!ToMilliseconds(last_three[1], &timeout_ms_)) return false;
     if (mode_ == kRun) return true;
     kept_ = NewArrays();
     return kept_ != nullptr;
@@ -172,6 +177,14 @@ class CollectiveCall {
   // The arrays of a call that goes on live with its work.
   ArrayViews& outputs() { return kept_ ? kept_->outputs : here_.outputs; }
   ArrayViews& inputs() { return kept_ ? kept_->inputs : here_.inputs; }
+
+  // A work keeps the UserOp as it keeps the arrays. A call that waits has it as
+  // an argument.
+  void KeepUserOp(PyObject* op) {
+    if (kept_ == nullptr) return;
+    Py_INCREF(op);
+    kept_->user_op = op;
+  }
 
   muster_group* group() const { return group_handle_; }
   int64_t timeout_ms() const { return timeout_ms_; }
@@ -199,7 +212,30 @@ class CollectiveCall {
     return MakePrepared(prepared, group_, TakeArrays());
   }
 
+  // Returns null, for a call that raises an exception because of its arguments.
+  // It uses up a number of the group, as those do that the library refuses.
+  // `start`: the verb's function, which refuses to start without a work.
+  template <typename... T>
+  PyObject* Refuse(muster_status (*start)(T...)) const {
+    if (!is_counted_) return nullptr;
+    bool has_group_failed = false;
+    {
+      const KeptException kept;
+      PyThreadState* thread = PyEval_SaveThread();
+      has_group_failed = start(NullArgument<T>()...) != MUSTER_INVALID_ARGUMENT;
+      PyEval_RestoreThread(thread);
+    }
+    if (has_group_failed) RaiseLastError();
+    return nullptr;
+  }
+
  private:
+  template <typename T>
+  T NullArgument() const {
+    if constexpr (std::is_same_v<T, muster_group*>) return group_handle_;
+    return T();
+  }
+
   Arrays* TakeArrays() {
     Arrays* arrays = kept_;
     kept_ = nullptr;
@@ -210,6 +246,7 @@ class CollectiveCall {
   muster_group* group_handle_ = nullptr;
   int64_t timeout_ms_ = 0;
   int mode_ = kRun;
+  bool is_counted_ = false;
   Arrays here_;
   Arrays* kept_ = nullptr;
 };
@@ -224,10 +261,10 @@ muster_status NoPrepare(T...) {
 // it reduces.
 class Reduction {
  public:
-  bool Read(PyObject* op, PyObject* factor, int64_t timeout_ms,
+  bool Read(PyObject* op, PyObject* factor, CollectiveCall& call,
             const muster_tensor* reduced, size_t reduced_count = 1) {
     options_.size = sizeof options_;
-    options_.timeout_ms = timeout_ms;
+    options_.timeout_ms = call.timeout_ms();
     if (factor != Py_None) {
       options_.factor = PyFloat_AsDouble(factor);
       if (options_.factor == -1.0 && PyErr_Occurred() != nullptr) return false;
@@ -243,7 +280,9 @@ class Reduction {
     }
     op_ = MUSTER_USER_OP;
     options_.user_op = FindUserOp(op, reduced, reduced_count);
-    return options_.user_op != nullptr;
+    if (options_.user_op == nullptr) return false;
+    call.KeepUserOp(op);
+    return true;
   }
 
   muster_reduce_op op() const { return op_; }
@@ -263,9 +302,8 @@ PyObject* AllReduce(PyObject*, Arguments args, Py_ssize_t count) {
   Reduction reduction;
   if (!CheckCount("all_reduce", count, 6) || !call.Read(args + 3) ||
       !call.outputs().OpenOne(args[0], "array", Access::kWrite) ||
-      !reduction.Read(args[1], args[2], call.timeout_ms(),
-                      call.outputs().one())) {
-    return nullptr;
+      !reduction.Read(args[1], args[2], call, call.outputs().one())) {
+    return call.Refuse(muster_all_reduce_async);
   }
   return call.Finish(muster_all_reduce, muster_all_reduce_async,
                      muster_prepare_all_reduce, call.outputs().one(),
@@ -280,9 +318,8 @@ PyObject* Reduce(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("reduce", count, 8) || !call.Read(args + 5) ||
       !ToRank(args[1], args[2], "dst", nullptr, &dst) ||
       !call.outputs().OpenOne(args[0], "array", Access::kWrite) ||
-      !reduction.Read(args[3], args[4], call.timeout_ms(),
-                      call.outputs().one())) {
-    return nullptr;
+      !reduction.Read(args[3], args[4], call, call.outputs().one())) {
+    return call.Refuse(muster_reduce_async);
   }
   reduction.options()->is_group_rank = dst.is_group_rank;
   return call.Finish(muster_reduce, muster_reduce_async, muster_prepare_reduce,
@@ -297,7 +334,7 @@ PyObject* Broadcast(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("broadcast", count, 6) || !call.Read(args + 3) ||
       !ToRank(args[1], args[2], "src", nullptr, &src) ||
       !call.outputs().OpenOne(args[0], "array", Access::kWrite)) {
-    return nullptr;
+    return call.Refuse(muster_broadcast_async);
   }
   const muster_root_options options = {sizeof options, call.timeout_ms(),
                                        src.is_group_rank, 0};
@@ -312,7 +349,7 @@ PyObject* AllGather(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("all_gather", count, 5) || !call.Read(args + 2) ||
       !call.outputs().OpenList(args[0], "array_list", Access::kWrite) ||
       !call.inputs().OpenOne(args[1], "array", Access::kRead)) {
-    return nullptr;
+    return call.Refuse(muster_all_gather_async);
   }
   const muster_collective_options options = {sizeof options, call.timeout_ms()};
   return call.Finish(muster_all_gather, muster_all_gather_async,
@@ -327,7 +364,7 @@ PyObject* AllGatherIntoTensor(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("all_gather_into_tensor", count, 5) || !call.Read(args + 2) ||
       !call.outputs().OpenOne(args[0], "output", Access::kWrite) ||
       !call.inputs().OpenOne(args[1], "input", Access::kRead)) {
-    return nullptr;
+    return call.Refuse(muster_all_gather_into_tensor_async);
   }
   const muster_collective_options options = {sizeof options, call.timeout_ms()};
   return call.Finish(
@@ -366,7 +403,7 @@ PyObject* AllGatherV(PyObject*, Arguments args, Py_ssize_t count) {
       !HaveOneLength(counts, displacements, "counts and displacements") ||
       !call.outputs().OpenOne(args[0], "output", Access::kWrite) ||
       !call.inputs().OpenOne(args[2], "input", Access::kRead)) {
-    return nullptr;
+    return call.Refuse(muster_all_gather_v_async);
   }
   const muster_collective_options options = {sizeof options, call.timeout_ms()};
   return call.Finish(muster_all_gather_v, muster_all_gather_v_async,
@@ -383,7 +420,7 @@ PyObject* Gather(PyObject*, Arguments args, Py_ssize_t count) {
       !ToRank(args[2], args[3], "dst", &kRankZero, &dst) ||
       !call.inputs().OpenOne(args[0], "array", Access::kRead) ||
       !call.outputs().OpenList(args[1], "gather_list", Access::kWrite)) {
-    return nullptr;
+    return call.Refuse(muster_gather_async);
   }
   const muster_root_options options = {sizeof options, call.timeout_ms(),
                                        dst.is_group_rank, 0};
@@ -401,7 +438,7 @@ PyObject* Scatter(PyObject*, Arguments args, Py_ssize_t count) {
       !ToRank(args[2], args[3], "src", &kRankZero, &src) ||
       !call.outputs().OpenOne(args[0], "array", Access::kWrite) ||
       !call.inputs().OpenList(args[1], "scatter_list", Access::kRead)) {
-    return nullptr;
+    return call.Refuse(muster_scatter_async);
   }
   const muster_root_options options = {sizeof options, call.timeout_ms(),
                                        src.is_group_rank, 0};
@@ -418,9 +455,8 @@ PyObject* ReduceScatter(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("reduce_scatter", count, 7) || !call.Read(args + 4) ||
       !call.outputs().OpenOne(args[0], "output", Access::kWrite) ||
       !call.inputs().OpenList(args[1], "input_list", Access::kRead) ||
-      !reduction.Read(args[2], args[3], call.timeout_ms(),
-                      call.outputs().one())) {
-    return nullptr;
+      !reduction.Read(args[2], args[3], call, call.outputs().one())) {
+    return call.Refuse(muster_reduce_scatter_async);
   }
   return call.Finish(muster_reduce_scatter, muster_reduce_scatter_async,
                      muster_prepare_reduce_scatter, call.outputs().one(),
@@ -435,9 +471,8 @@ PyObject* ReduceScatterTensor(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("reduce_scatter_tensor", count, 7) || !call.Read(args + 4) ||
       !call.outputs().OpenOne(args[0], "output", Access::kWrite) ||
       !call.inputs().OpenOne(args[1], "input", Access::kRead) ||
-      !reduction.Read(args[2], args[3], call.timeout_ms(),
-                      call.outputs().one())) {
-    return nullptr;
+      !reduction.Read(args[2], args[3], call, call.outputs().one())) {
+    return call.Refuse(muster_reduce_scatter_tensor_async);
   }
   return call.Finish(
       muster_reduce_scatter_tensor, muster_reduce_scatter_tensor_async,
@@ -457,9 +492,8 @@ PyObject* ReduceScatterV(PyObject*, Arguments args, Py_ssize_t count) {
       !HaveOneLength(counts, displacements, "counts and displacements") ||
       !call.outputs().OpenOne(args[0], "output", Access::kWrite) ||
       !call.inputs().OpenOne(args[1], "input", Access::kRead) ||
-      !reduction.Read(args[4], args[5], call.timeout_ms(),
-                      call.outputs().one())) {
-    return nullptr;
+      !reduction.Read(args[4], args[5], call, call.outputs().one())) {
+    return call.Refuse(muster_reduce_scatter_v_async);
   }
   return call.Finish(muster_reduce_scatter_v, muster_reduce_scatter_v_async,
                      muster_prepare_reduce_scatter_v, call.outputs().one(),
@@ -474,7 +508,7 @@ PyObject* AllToAll(PyObject*, Arguments args, Py_ssize_t count) {
   if (!CheckCount("all_to_all", count, 5) || !call.Read(args + 2) ||
       !call.outputs().OpenList(args[0], "output_list", Access::kWrite) ||
       !call.inputs().OpenList(args[1], "input_list", Access::kRead)) {
-    return nullptr;
+    return call.Refuse(muster_all_to_all_async);
   }
   const muster_collective_options options = {sizeof options, call.timeout_ms()};
   return call.Finish(muster_all_to_all, muster_all_to_all_async,
@@ -495,7 +529,7 @@ PyObject* AllToAllSingle(PyObject*, Arguments args, Py_ssize_t count) {
                      "output_split_sizes and input_split_sizes") ||
       !call.outputs().OpenOne(args[0], "output", Access::kWrite) ||
       !call.inputs().OpenOne(args[1], "input", Access::kRead)) {
-    return nullptr;
+    return call.Refuse(muster_all_to_all_single_async);
   }
   const muster_collective_options options = {sizeof options, call.timeout_ms()};
   const size_t ranks = output_splits.values() != nullptr ? output_splits.size()
@@ -508,7 +542,8 @@ PyObject* AllToAllSingle(PyObject*, Arguments args, Py_ssize_t count) {
 
 PyObject* Barrier(PyObject*, Arguments args, Py_ssize_t count) {
   CollectiveCall call;
-  if (!CheckCount("barrier", count, 3) || !call.Read(args)) return nullptr;
+  if (!CheckCount("barrier", count, 3) || !call.Read(args))
+    return call.Refuse(muster_barrier_async);
   const muster_barrier_options options = {sizeof options, call.timeout_ms(), 0,
                                           0};
   return call.Finish(muster_barrier, muster_barrier_async,
@@ -521,8 +556,8 @@ PyObject* AllReduceCoalesced(PyObject*, Arguments args, Py_ssize_t count) {
   Reduction reduction;
   if (!CheckCount("all_reduce_coalesced", count, 6) || !call.Read(args + 3) ||
       !call.outputs().OpenList(args[0], "array_list", Access::kWrite) ||
-      !reduction.Read(args[1], args[2], call.timeout_ms(),
-                      call.outputs().list(), call.outputs().list_size())) {
+      !reduction.Read(args[1], args[2], call, call.outputs().list(),
+                      call.outputs().list_size())) {
     return nullptr;
   }
   return call.Finish(
@@ -565,8 +600,8 @@ PyObject* ReduceScatterTensorCoalesced(PyObject*, Arguments args,
       !call.outputs().OpenList(args[0], "output_list", Access::kWrite) ||
       !call.inputs().OpenList(args[1], "input_list", Access::kRead) ||
       !HaveOneLength(call.outputs(), call.inputs()) ||
-      !reduction.Read(args[2], args[3], call.timeout_ms(),
-                      call.outputs().list(), call.outputs().list_size())) {
+      !reduction.Read(args[2], args[3], call, call.outputs().list(),
+                      call.outputs().list_size())) {
     return nullptr;
   }
   return call.Finish(

@@ -11,6 +11,8 @@ namespace {
 
 // The function of Python for arrays of one type: the C interface tells the
 // function a count of elements, but not their type.
+// The UserOp lives as long as a collective uses it: its Work or Prepared keeps
+// it. So the garbage collector may count the function's references as its own.
 struct TypedFunction {
   PyObject* function;
   muster_dtype dtype;
@@ -154,9 +156,21 @@ PyObject* NewUserOp(PyTypeObject* type, PyObject* args, PyObject*) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-void DeallocateUserOp(PyObject* object) {
+int TraverseUserOp(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<UserOpObject*>(object);
-  for (TypedFunction* function = self->first; function != nullptr;) {
+  Py_VISIT(reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  Py_VISIT(self->function);
+  for (TypedFunction* one = self->first; one != nullptr; one = one->next) {
+    Py_VISIT(one->function);
+  }
+  return 0;
+}
+
+int ClearUserOp(PyObject* object) {
+  auto* self = reinterpret_cast<UserOpObject*>(object);
+  TypedFunction* function = self->first;
+  self->first = nullptr;
+  while (function != nullptr) {
     TypedFunction* next = function->next;
     muster_op* op = function->op;
     // May call ReleaseFunction, here or later.
@@ -166,6 +180,12 @@ void DeallocateUserOp(PyObject* object) {
     function = next;
   }
   Py_CLEAR(self->function);
+  return 0;
+}
+
+void DeallocateUserOp(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  ClearUserOp(object);
   PyTypeObject* type = Py_TYPE(object);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
   Py_DECREF(reinterpret_cast<PyObject*>(type));
@@ -174,11 +194,14 @@ void DeallocateUserOp(PyObject* object) {
 PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(NewUserOp)},
     {Py_tp_dealloc, reinterpret_cast<void*>(DeallocateUserOp)},
+    {Py_tp_traverse, reinterpret_cast<void*>(TraverseUserOp)},
+    {Py_tp_clear, reinterpret_cast<void*>(ClearUserOp)},
     {0, nullptr},
 };
 
-PyType_Spec spec = {"muster._core.UserOp", sizeof(UserOpObject), 0,
-                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+PyType_Spec spec = {
+    "muster._core.UserOp", sizeof(UserOpObject), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 TypedFunction* MakeFunction(UserOpObject* self, muster_dtype dtype,
                             size_t element_size) {
@@ -247,6 +270,11 @@ muster_op* FindUserOp(PyObject* user_op, const muster_tensor* reduced,
   for (TypedFunction* known = self->first; known != nullptr;
        known = known->next) {
     if (known->dtype == dtype && known->element_size == size) return known->op;
+  }
+  if (self->function == nullptr) {
+    PyErr_SetString(PyExc_ReferenceError,
+                    "the UserOp was freed by the garbage collector");
+    return nullptr;
   }
   TypedFunction* made = MakeFunction(self, dtype, size);
   if (made == nullptr) return nullptr;

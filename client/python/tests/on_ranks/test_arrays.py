@@ -72,6 +72,52 @@ def test_an_array_in_a_list_is_named(size):
         muster.all_gather(out, np.ones(2))
 
 
+STRIDED = np.ones(4)[::2]
+BAD_CALLS = {
+    "all_reduce": lambda: muster.all_reduce(STRIDED),
+    "async": lambda: muster.all_reduce(STRIDED, async_op=True),
+    "no array": lambda: muster.all_reduce(None),
+    "timeout": lambda: muster.all_reduce(np.ones(1), timeout=-1),
+    "op": lambda: muster.all_reduce(np.ones(1), op=99),
+    "reduce": lambda: muster.reduce(STRIDED, 0),
+    "no rank": lambda: muster.reduce(np.ones(1)),
+    "broadcast": lambda: muster.broadcast(STRIDED, 0),
+    "all_gather": lambda: muster.all_gather([STRIDED], STRIDED),
+    "into": lambda: muster.all_gather_into_tensor(STRIDED, STRIDED),
+    "all_gather_v": lambda: muster.all_gather_v(STRIDED, [1], STRIDED),
+    "gather": lambda: muster.gather(STRIDED),
+    "scatter": lambda: muster.scatter(STRIDED),
+    "reduce_scatter": lambda: muster.reduce_scatter(STRIDED, [STRIDED]),
+    "tensor": lambda: muster.reduce_scatter_tensor(STRIDED, STRIDED),
+    "v": lambda: muster.reduce_scatter_v(STRIDED, STRIDED, [1]),
+    "all_to_all": lambda: muster.all_to_all([STRIDED], [STRIDED]),
+    "single": lambda: muster.all_to_all_single(STRIDED, STRIDED),
+    "barrier": lambda: muster.barrier(timeout=0),
+}
+
+
+@pytest.mark.parametrize("call", BAD_CALLS)
+def test_a_refused_call_uses_up_its_number(rank, size, call):
+    # The library itself refuses the other ranks' calls.
+    with pytest.raises((muster.ArgumentError, TypeError)):
+        if rank == 0:
+            BAD_CALLS[call]()
+        else:
+            muster.all_reduce(np.ones(1), factor=2.0)
+    array = np.array([rank + 1])
+    muster.all_reduce(array)
+    assert array[0] == size * (size + 1) / 2
+
+
+def test_a_refused_preparation_is_no_call(rank, size):
+    if rank == 0:
+        with pytest.raises(muster.ArgumentError):
+            muster.prepare_all_reduce(STRIDED)
+    array = np.ones(1)
+    muster.all_reduce(array)
+    assert array[0] == size
+
+
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], 3, None, "text"])
 def test_what_is_no_array_is_a_type_error(wrong):
     with pytest.raises(TypeError, match="argument array"):

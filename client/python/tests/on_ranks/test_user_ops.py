@@ -1,5 +1,8 @@
 """Reductions from a function of Python, pairs and opaque elements."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -89,6 +92,43 @@ def test_the_views_of_a_function_end_with_the_call(size, ending):
     for view in kept:
         with pytest.raises(ValueError, match="released"):
             view[0]
+
+
+def make_cycle():
+    """An op whose function refers to it, and a reference that ends with it."""
+    def combine(operand, result):
+        assert combine.op is not None
+        largest(operand, result)
+
+    combine.op = UserOp(combine)
+    return combine.op, weakref.ref(combine)
+
+
+def test_a_function_that_refers_to_its_op_is_collected(size):
+    op, alive = make_cycle()
+    for dtype in ("int32", "float32"):
+        muster.all_reduce(np.ones(3, dtype), op=op)
+    gc.collect()
+    assert alive() is not None
+    del op
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_goes_on_keeps_the_function(rank, size):
+    op, alive = make_cycle()
+    arrays = [np.full(3, rank) for _ in range(2)]
+    prepared = muster.prepare_all_reduce(arrays[0], op=op)
+    work = muster.all_reduce(arrays[1], op=op, async_op=True)
+    del op
+    gc.collect()
+    work.wait()
+    prepared.run()
+    assert all((array == size - 1).all() for array in arrays)
+    assert alive() is not None
+    del work, prepared
+    gc.collect()
+    assert alive() is None
 
 
 def test_reduce_and_reduce_scatter_take_a_function(rank, size):
