@@ -568,6 +568,24 @@ PyObject* AllReduceCoalesced(PyObject*, Arguments args, Py_ssize_t count) {
       call.group(), reduction.options());
 }
 
+PyObject* AllGatherCoalesced(PyObject*, Arguments args, Py_ssize_t count) {
+  // output_list, of all ranks' lists one after the other; input_list
+  CollectiveCall call;
+  if (!CheckCount("all_gather_coalesced", count, 5) || !call.Read(args + 2) ||
+      !call.outputs().OpenList(args[0], "output_lists", Access::kWrite) ||
+      !call.inputs().OpenList(args[1], "input_list", Access::kRead)) {
+    return nullptr;
+  }
+  const muster_collective_options options = {sizeof options, call.timeout_ms()};
+  return call.Finish(
+      muster_all_gather_coalesced, muster_all_gather_coalesced_async,
+      NoPrepare<const muster_tensor*, size_t, const muster_tensor*, size_t,
+                muster_group*, const muster_collective_options*,
+                muster_prepared**>,
+      call.outputs().list(), call.outputs().list_size(), call.inputs().list(),
+      call.inputs().list_size(), call.group(), &options);
+}
+
 PyObject* AllGatherIntoTensorCoalesced(PyObject*, Arguments args,
                                        Py_ssize_t count) {
   // output_list, input_list
@@ -809,6 +827,7 @@ PyMethodDef methods[] = {
     MakeMethod("all_to_all_single", AllToAllSingle),
     MakeMethod("barrier", Barrier),
     MakeMethod("all_reduce_coalesced", AllReduceCoalesced),
+    MakeMethod("all_gather_coalesced", AllGatherCoalesced),
     MakeMethod("all_gather_into_tensor_coalesced",
                AllGatherIntoTensorCoalesced),
     MakeMethod("reduce_scatter_tensor_coalesced", ReduceScatterTensorCoalesced),

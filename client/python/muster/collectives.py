@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Union
 
 from . import _core
+from .errors import ArgumentError
 from .groups import Group, Timeout
 from .reductions import ReduceOp, UserOp
 from .works import Prepared, Work
@@ -214,6 +215,25 @@ def all_reduce_coalesced(array_list: Sequence[Any], op: Op = ReduceOp.SUM,
     """all_reduce of every array of a list, which must not be empty."""
     return _core.all_reduce_coalesced(array_list, op, factor, group, timeout,
                                       async_op)
+
+
+def all_gather_coalesced(output_lists: Sequence[Sequence[Any]],
+                         input_list: Sequence[Any],
+                         group: Optional[Group] = None,
+                         timeout: Timeout = None,
+                         async_op: bool = False) -> Optional[Work]:
+    """all_gather of every array of a list, which must not be empty.
+
+    Array i of rank r becomes `output_lists[r][i]`.
+    """
+    for rank, outputs in enumerate(output_lists):
+        if len(outputs) != len(input_list):
+            raise ArgumentError(
+                f"output_lists[{rank}] and input_list must have one length, "
+                f"but have {len(outputs)} and {len(input_list)}")
+    return _core.all_gather_coalesced(
+        [array for outputs in output_lists for array in outputs], input_list,
+        group, timeout, async_op)
 
 
 def all_gather_into_tensor_coalesced(output_list: Sequence[Any],

@@ -206,6 +206,18 @@ def test_coalesced_collectives(rank, size):
     muster.all_gather_into_tensor_coalesced(outputs, inputs)
     np.testing.assert_array_equal(outputs[1],
                                   np.repeat(np.arange(size) + 1.0, 3))
+    # Sizes differ from rank to rank.
+    lists = [[np.zeros(2), np.zeros(peer + 1)] for peer in range(size)]
+    inputs = [np.full(2, float(rank)), np.full(rank + 1, rank + 1.0)]
+    assert muster.all_gather_coalesced(lists, inputs) is None
+    for peer, (first, second) in enumerate(lists):
+        assert (first == peer).all() and (second == peer + 1).all()
+        second[:] = 0
+    muster.all_gather_coalesced(lists, inputs, async_op=True).wait()
+    assert all((lists[peer][1] == peer + 1).all() for peer in range(size))
+    with pytest.raises(muster.ArgumentError,
+                       match=r"output_lists\[0\] and input_list must have one"):
+        muster.all_gather_coalesced([[out[0]] for out in lists], inputs)
     parts = [np.zeros(1), np.zeros(2)]
     work = muster.reduce_scatter_tensor_coalesced(
         parts, [np.ones(size), np.ones(2 * size)], async_op=True)
