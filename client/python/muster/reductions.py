@@ -35,11 +35,12 @@ class UserOp(_core.UserOp):
 
     UserOp(function, commutative=True): function(operand, result) combines two
     memoryviews of equally many elements: result[i] = operand[i] op result[i].
-    The op must be associative. If it is not commutative, operands are combined
-    in the order of ranks. The views have the array's element type; those of
-    float16, bfloat16, complex and structured arrays are bytes. They end with
-    the call: numpy.frombuffer(result, dtype)[:] = ... is fine. Keep no such array
-    and no slice of a view: its memory is gone, and nothing tells.
+    The op must be associative. Operands are combined in the order of ranks in
+    any case; `commutative` must be equal on all ranks, which is checked. The
+    views have the array's element type; those of float16, bfloat16, complex and
+    structured arrays are bytes. They end with the call:
+    numpy.frombuffer(result, dtype)[:] = ... is fine. Keep no such array and no
+    slice of a view: its memory is gone, and nothing tells.
 
     It may run on any thread. An exception is printed, fails the collective and
     ends the group: other ranks get the error from this call or the next. All
