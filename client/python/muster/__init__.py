@@ -66,7 +66,8 @@ from .objects import (all_gather_object, broadcast_object_list, gather_object,
                       recv_object_list, scatter_object, send_object_list)
 from .mesh import (DeviceMesh, concatenate_meshes, init_device_mesh,
                    mesh_from_group)
-from .sessions import EventKind, Formation, MemberEvent, Session
+from .sessions import (EventKind, Formation, GroupProgress, MemberEvent,
+                       Session)
 from .debug import (DebugLevel, SymmetricMemory, cuda_device_count,
                     current_stream, dump_flight_recorder, flight_recorder,
                     get_debug_level, get_default_backend_for_device,
@@ -85,7 +86,7 @@ destroy_process_group = destroy
 __all__ = [
     "ArgumentError", "BackendError", "ChangeKind", "Code", "CoordinatorStore",
     "DebugLevel", "DeviceMesh", "Error", "EventKind", "FileStore", "Formation",
-    "Group", "HashStore", "InternalError", "KeyChange", "Member",
+    "Group", "GroupProgress", "HashStore", "InternalError", "KeyChange", "Member",
     "MemberEvent", "NetworkError", "P2POp", "PrefixStore", "Prepared",
     "QueueEmptyError", "ReduceOp", "Session", "Store", "StoreError",
     "StoreWatch", "SymmetricMemory", "TCPStore", "UserOp", "Work",

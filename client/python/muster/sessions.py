@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import weakref
 from ctypes import byref, c_int32, c_uint64, c_void_p
 from enum import IntEnum
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
+                    Sequence)
 
 from . import _abi
 from ._library import (INTERRUPTED, check, check_slowly, encode,
@@ -48,8 +51,34 @@ class MemberEvent(NamedTuple):
     left_ranks: List[int]
     #: WAITING: how many members wait.
     waiting: int
-    #: GROUP_FAILED: the group.
+    #: GROUP_FAILED: the group, and which one of this name.
     group: str
+    group_instance: str = ""
+    #: The ranks of all culprits.
+    culprit_ranks: Sequence[int] = ()
+    #: LEFT: some of the members that left together.
+    left_members: Sequence[Member] = ()
+
+
+class GroupProgress(NamedTuple):
+    """What a group of this member does, as tools and error texts show it."""
+
+    group: str
+    #: Numbers of the group's collectives, from 1; 0: none yet.
+    last_enqueued: int = 0
+    last_completed: int = 0
+    #: The running collective, for people; "": none.
+    current: str = ""
+    #: For how many seconds it has run.
+    running_for: float = 0
+    #: None unless `current` is a send (True) or a receive (False): then the
+    #: next two are its number and the peer's rank in the group; -1: the rank
+    #: that sends first.
+    sends: Optional[bool] = None
+    peer_call_number: int = 0
+    peer: int = -1
+    #: Of the arguments that all ranks must give alike, by which tools compare.
+    arguments_hash: Optional[int] = None
 
 
 class Formation(NamedTuple):
@@ -63,17 +92,58 @@ class Formation(NamedTuple):
     seats: List[Member]
 
 
+def _to_ranks(ranges, count: int) -> List[int]:
+    return [rank for part in ranges[:count]
+            for rank in range(part.first, part.first + part.count)]
+
+
+def _to_members(members, count: int) -> List[Member]:
+    return [member_from(members[index][0]) for index in range(count)]
+
+
 def _to_event(event) -> MemberEvent:
-    ranks: List[int] = []
-    for index in range(event.left_rank_count):
-        part = event.left_ranks[index]
-        ranks.extend(range(part.first, part.first + part.count))
+    culprits = _to_members(event.culprits, event.culprit_count)
+    others = _to_ranks(event.other_culprits, event.other_culprit_count)
     return MemberEvent(
         EventKind(event.kind), member_from(event.member[0]), event.generation,
         event.generation_ended != 0, Code(event.code) if event.code else None,
-        [member_from(event.culprits[i][0])
-         for i in range(event.culprit_count)],
-        ranks, event.waiting, (event.group or b"").decode())
+        culprits, _to_ranks(event.left_ranks, event.left_rank_count),
+        event.waiting, (event.group or b"").decode(),
+        (event.group_instance or b"").decode(),
+        sorted({culprit.rank for culprit in culprits} | set(others)),
+        _to_members(event.left_members, event.left_member_count))
+
+
+def _report(report: int, groups: Iterable[GroupProgress]) -> None:
+    for group in groups:
+        one = make_options(
+            _abi.muster_group_progress, group=encode(group.group),
+            last_enqueued=group.last_enqueued,
+            last_completed=group.last_completed,
+            current=encode(group.current),
+            running_for_ms=int(group.running_for * 1000))
+        if group.sends is not None:
+            one.is_peer_call, one.sends = 1, int(group.sends)
+            one.peer_call_number = group.peer_call_number
+            one.peer = group.peer
+        if group.arguments_hash is not None:
+            one.has_arguments_hash = 1
+            one.arguments_hash = group.arguments_hash
+        check(library.muster_progress_report_add(report, byref(one)))
+
+
+# Python ends a thread that calls it while the interpreter ends, or holds it for
+# ever, and no callback may do that to its thread. So these sessions end before.
+_with_callbacks: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_sessions() -> None:
+    for session in list(_with_callbacks):
+        address = session._address
+        if library.muster_session_status(address) == _abi.MUSTER_OK:
+            library.muster_session_leave(address, b"", 0)
+            library.muster_session_close(address)
 
 
 class Session:
@@ -84,6 +154,8 @@ class Session:
         session. It must not block, nor call the session.
     on_over: called once with an Error if the session ends for another reason
         than leave and close.
+    progress: called before every heartbeat, on another thread of the session;
+        returns a GroupProgress for each group of this member.
     tls_*, token, token_file: by default MUSTER_TLS_CA and so on, MUSTER_TOKEN
         and MUSTER_TOKEN_FILE.
     connect_timeout: of connecting, and of calls that have none; 60 seconds.
@@ -99,6 +171,8 @@ class Session:
                  member: Optional[str] = None, *,
                  on_event: Optional[Callable[[MemberEvent], None]] = None,
                  on_over: Optional[Callable[[Error], None]] = None,
+                 progress: Optional[
+                     Callable[[], Iterable[GroupProgress]]] = None,
                  connect_timeout=None, give_up_after=None,
                  tls_ca: Optional[str] = None, tls_cert: Optional[str] = None,
                  tls_key: Optional[str] = None,
@@ -126,8 +200,14 @@ class Session:
             options.on_over = fields["on_over"](
                 lambda _, error: on_over(exception_from(error)))
             self._callbacks.append(options.on_over)
+        if progress is not None:
+            options.progress = fields["progress"](
+                lambda _, report: _report(report, progress()))
+            self._callbacks.append(options.progress)
         self._address = get_handle_slowly(
             library.muster_session_connect, byref(options), undo=self._abandon)
+        if self._callbacks:
+            _with_callbacks.add(self)
 
     @property
     def _as_parameter_(self) -> Optional[int]:
