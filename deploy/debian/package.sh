@@ -28,8 +28,8 @@ mv "$work/installed/usr/lib/systemd/system/muster-coordinator.service" \
   "$work/debian/"
 python=$work/installed/usr/lib/python3/dist-packages
 install -D -m 644 -t "$python/muster" "$here/../../client/python/muster"/*.py \
-  "$here/../../client/python/muster"/{py.typed,_core.pyi} "$built/client/python/muster/_abi.py" \
-  "$built/client/python/muster/_core.abi3.so"
+  "$here/../../client/python/muster"/{py.typed,_core.pyi} \
+  "$built/client/python/muster"/{_abi.py,collectives.pyi,_core.abi3.so}
 # The library is where others are, too.
 patchelf --remove-rpath "$python/muster/_core.abi3.so"
 mkdir "$python/muster-$version.dist-info"

@@ -34,8 +34,6 @@ from .reductions import ReduceOp, UserOp
 from .works import Prepared, Work
 
 Op = Union[ReduceOp, UserOp]
-#: A Work with async_op=True, else None. Type checkers take it for either.
-MaybeWork = Union[Work, Any]
 
 # async_op of muster._core is false, true or this.
 _PREPARE = ...
@@ -43,7 +41,7 @@ _PREPARE = ...
 
 def all_reduce(array: Any, op: Op = ReduceOp.SUM, group: Optional[Group] = None,
                timeout: Timeout = None, async_op: bool = False,
-               factor: Optional[float] = None) -> MaybeWork:
+               factor: Optional[float] = None) -> Optional[Work]:
     """`array` becomes the reduction of all ranks' arrays.
 
     The result is bitwise equal on all ranks. Shapes and types must be equal on
@@ -56,7 +54,7 @@ def all_reduce(array: Any, op: Op = ReduceOp.SUM, group: Optional[Group] = None,
 def broadcast(array: Any, src: Optional[int] = None,
               group: Optional[Group] = None, timeout: Timeout = None,
               async_op: bool = False,
-              group_src: Optional[int] = None) -> MaybeWork:
+              group_src: Optional[int] = None) -> Optional[Work]:
     """`array` becomes the array of rank `src`, of the same shape and type."""
     return _core.broadcast(array, src, group_src, group, timeout, async_op)
 
@@ -64,7 +62,7 @@ def broadcast(array: Any, src: Optional[int] = None,
 def reduce(array: Any, dst: Optional[int] = None, op: Op = ReduceOp.SUM,
            group: Optional[Group] = None, timeout: Timeout = None,
            async_op: bool = False, group_dst: Optional[int] = None,
-           factor: Optional[float] = None) -> MaybeWork:
+           factor: Optional[float] = None) -> Optional[Work]:
     """`array` of rank `dst` becomes the reduction of all ranks' arrays.
 
     The other ranks' arrays do not change.
@@ -75,7 +73,7 @@ def reduce(array: Any, dst: Optional[int] = None, op: Op = ReduceOp.SUM,
 
 def all_gather(array_list: Sequence[Any], array: Any,
                group: Optional[Group] = None, timeout: Timeout = None,
-               async_op: bool = False) -> MaybeWork:
+               async_op: bool = False) -> Optional[Work]:
     """Every rank gets all ranks' `array`s in `array_list`, by rank in the group.
 
     Sizes may differ from rank to rank; all ranks must know them.
@@ -86,7 +84,7 @@ def all_gather(array_list: Sequence[Any], array: Any,
 def all_gather_into_tensor(output: Any, input: Any,
                            group: Optional[Group] = None,
                            timeout: Timeout = None,
-                           async_op: bool = False) -> MaybeWork:
+                           async_op: bool = False) -> Optional[Work]:
     """Every rank gets all ranks' `input`s, one after the other, in `output`.
 
     `output` has as many elements as all inputs: shape (n*a, b) or (n, a, b) for
@@ -98,11 +96,12 @@ def all_gather_into_tensor(output: Any, input: Any,
 def all_gather_v(output: Any, counts: Sequence[int], input: Any,
                  displacements: Optional[Sequence[int]] = None,
                  group: Optional[Group] = None, timeout: Timeout = None,
-                 async_op: bool = False) -> MaybeWork:
+                 async_op: bool = False) -> Optional[Work]:
     """Every rank gets all ranks' `input`s in `output`, in parts of any size.
 
     `counts[r]` elements come from rank r, to element `displacements[r]` and
-    after; without displacements one part after the other.
+    after; without displacements one part after the other. A displacement must
+    lie in the array also where the count is 0.
     """
     return _core.all_gather_v(output, counts, input, displacements, group,
                               timeout, async_op)
@@ -111,7 +110,7 @@ def all_gather_v(output: Any, counts: Sequence[int], input: Any,
 def gather(array: Any, gather_list: Optional[Sequence[Any]] = None,
            dst: Optional[int] = None, group: Optional[Group] = None,
            timeout: Timeout = None, async_op: bool = False,
-           group_dst: Optional[int] = None) -> MaybeWork:
+           group_dst: Optional[int] = None) -> Optional[Work]:
     """Rank `dst` (0 if none is given) gets all ranks' arrays in `gather_list`.
 
     The other ranks leave `gather_list` out. All arrays have the same size.
@@ -123,7 +122,7 @@ def gather(array: Any, gather_list: Optional[Sequence[Any]] = None,
 def scatter(array: Any, scatter_list: Optional[Sequence[Any]] = None,
             src: Optional[int] = None, group: Optional[Group] = None,
             timeout: Timeout = None, async_op: bool = False,
-            group_src: Optional[int] = None) -> MaybeWork:
+            group_src: Optional[int] = None) -> Optional[Work]:
     """`array` becomes this rank's element of `scatter_list` of rank `src`.
 
     `src` is 0 if none is given. The other ranks leave `scatter_list` out. All
@@ -136,7 +135,7 @@ def scatter(array: Any, scatter_list: Optional[Sequence[Any]] = None,
 def reduce_scatter(output: Any, input_list: Sequence[Any],
                    op: Op = ReduceOp.SUM, group: Optional[Group] = None,
                    timeout: Timeout = None, async_op: bool = False,
-                   factor: Optional[float] = None) -> MaybeWork:
+                   factor: Optional[float] = None) -> Optional[Work]:
     """`output` becomes the reduction of element r of all ranks' `input_list`.
 
     r is this rank in the group. Sizes may differ from element to element.
@@ -148,7 +147,7 @@ def reduce_scatter(output: Any, input_list: Sequence[Any],
 def reduce_scatter_tensor(output: Any, input: Any, op: Op = ReduceOp.SUM,
                           group: Optional[Group] = None,
                           timeout: Timeout = None, async_op: bool = False,
-                          factor: Optional[float] = None) -> MaybeWork:
+                          factor: Optional[float] = None) -> Optional[Work]:
     """`output` becomes the reduction of this rank's part of all ranks' `input`.
 
     `input` is cut into equal parts, one for each rank: n*a elements for an
@@ -162,11 +161,12 @@ def reduce_scatter_v(output: Any, input: Any, counts: Sequence[int],
                      displacements: Optional[Sequence[int]] = None,
                      op: Op = ReduceOp.SUM, group: Optional[Group] = None,
                      timeout: Timeout = None, async_op: bool = False,
-                     factor: Optional[float] = None) -> MaybeWork:
+                     factor: Optional[float] = None) -> Optional[Work]:
     """reduce_scatter_tensor with parts of any size.
 
     Part r of `input` has `counts[r]` elements, from element `displacements[r]`
-    on; without displacements one part after the other.
+    on; without displacements one part after the other. Parts may overlap; a
+    displacement must lie in the array also where the count is 0.
     """
     return _core.reduce_scatter_v(output, input, counts, displacements, op,
                                   factor, group, timeout, async_op)
@@ -175,7 +175,7 @@ def reduce_scatter_v(output: Any, input: Any, counts: Sequence[int],
 def all_to_all(output_array_list: Sequence[Any],
                input_array_list: Sequence[Any],
                group: Optional[Group] = None, timeout: Timeout = None,
-               async_op: bool = False) -> MaybeWork:
+               async_op: bool = False) -> Optional[Work]:
     """Sends element r of `input_array_list` to rank r, for every r.
 
     Element r of `output_array_list` becomes what rank r sends here. Sizes may
@@ -189,7 +189,7 @@ def all_to_all_single(output: Any, input: Any,
                       output_split_sizes: Optional[Sequence[int]] = None,
                       input_split_sizes: Optional[Sequence[int]] = None,
                       group: Optional[Group] = None, timeout: Timeout = None,
-                      async_op: bool = False) -> MaybeWork:
+                      async_op: bool = False) -> Optional[Work]:
     """all_to_all with one input and one output, cut along dimension 0.
 
     The split sizes say how many rows come from and go to each rank; None: equal
@@ -200,7 +200,7 @@ def all_to_all_single(output: Any, input: Any,
 
 
 def barrier(group: Optional[Group] = None, timeout: Timeout = None,
-            async_op: bool = False) -> MaybeWork:
+            async_op: bool = False) -> Optional[Work]:
     """Waits until every rank of the group has made the call."""
     return _core.barrier(group, timeout, async_op)
 
@@ -211,7 +211,7 @@ def barrier(group: Optional[Group] = None, timeout: Timeout = None,
 def all_reduce_coalesced(array_list: Sequence[Any], op: Op = ReduceOp.SUM,
                          group: Optional[Group] = None,
                          timeout: Timeout = None, async_op: bool = False,
-                         factor: Optional[float] = None) -> MaybeWork:
+                         factor: Optional[float] = None) -> Optional[Work]:
     """all_reduce of every array of a list, which must not be empty."""
     return _core.all_reduce_coalesced(array_list, op, factor, group, timeout,
                                       async_op)
@@ -240,7 +240,7 @@ def all_gather_into_tensor_coalesced(output_list: Sequence[Any],
                                      input_list: Sequence[Any],
                                      group: Optional[Group] = None,
                                      timeout: Timeout = None,
-                                     async_op: bool = False) -> MaybeWork:
+                                     async_op: bool = False) -> Optional[Work]:
     """all_gather_into_tensor of every pair of the lists."""
     return _core.all_gather_into_tensor_coalesced(output_list, input_list,
                                                   group, timeout, async_op)
@@ -252,8 +252,8 @@ def reduce_scatter_tensor_coalesced(output_list: Sequence[Any],
                                     group: Optional[Group] = None,
                                     timeout: Timeout = None,
                                     async_op: bool = False,
-                                    factor: Optional[float] = None
-                                    ) -> MaybeWork:
+                                    factor: Optional[float] = None,
+                                    ) -> Optional[Work]:
     """reduce_scatter_tensor of every pair of the lists."""
     return _core.reduce_scatter_tensor_coalesced(output_list, input_list, op,
                                                  factor, group, timeout,

@@ -1,5 +1,6 @@
 """python3 -m muster.run and the programs of the package."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -85,6 +86,14 @@ def test_all_public_names_are_listed():
     assert muster.__all__ == sorted(public)
 
 
+def run_mypy(folder, *arguments):
+    package = os.path.dirname(os.path.dirname(muster.__file__))
+    return subprocess.run(
+        ["/usr/bin/python3", "-m", "mypy", f"--cache-dir={folder}/cache",
+         *arguments], env=dict(os.environ, MYPYPATH=f"{package}:{folder}"),
+        cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
 def test_type_checkers_accept_the_package(tmp_path):
     """Without the modules that are not Python."""
     program = tmp_path / "program.py"
@@ -96,15 +105,36 @@ def test_type_checkers_accept_the_package(tmp_path):
         "source: int = muster.recv(b'')\n"
         "wrong: str = muster.recv(b'')\n"
         "muster.no_such_function()\n")
-    done = subprocess.run(
-        ["/usr/bin/python3", "-m", "mypy", f"--cache-dir={tmp_path}/cache",
-         "-p", "muster", "-m", "program"],
-        env=dict(os.environ, MYPYPATH=os.path.dirname(
-            os.path.dirname(muster.__file__)) + f":{tmp_path}"),
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    done = run_mypy(tmp_path, "-p", "muster", "-m", "program")
     errors = [line for line in done.stdout.splitlines() if "error:" in line]
     assert len(errors) == 2, done.stdout + done.stderr
     assert "program.py:6" in errors[0] and "program.py:7" in errors[1]
+
+
+def test_type_checkers_know_whether_a_collective_returns_a_work(tmp_path):
+    lines, expected = ["import muster", "later: bool"], []
+    for name in muster.__all__:
+        function = getattr(muster, name)
+        parameters = (inspect.signature(function).parameters
+                      if inspect.isfunction(function) else {})
+        if "async_op" not in parameters:
+            continue
+        needed = ["[]" if "Sequence" in one.annotation else "b''"
+                  for one in parameters.values()
+                  if one.default is inspect.Parameter.empty]
+        for option, result in (("", "None"),
+                               ("async_op=False", "None"),
+                               ("async_op=True", "muster.works.Work"),
+                               ("async_op=later",
+                                "Union[muster.works.Work, None]")):
+            arguments = ", ".join(needed + ([option] if option else []))
+            lines.append(f"reveal_type(muster.{name}({arguments}))")
+            expected.append(f'Revealed type is "{result}"')
+    assert len(expected) == 4 * 18
+    (tmp_path / "program.py").write_text("\n".join(lines) + "\n")
+    done = run_mypy(tmp_path, "-m", "program")
+    assert [line.partition(" note: ")[2]
+            for line in done.stdout.splitlines()[:-1]] == expected, done.stdout
 
 
 def test_every_public_function_has_a_docstring_and_types():
@@ -114,7 +144,6 @@ def test_every_public_function_has_a_docstring_and_types():
               and not name.startswith(("get_", "set_", "is_", "cuda_",
                                        "dump_"))]
     assert not untold
-    import inspect
     for name in muster.__all__:
         function = getattr(muster, name)
         if inspect.isfunction(function):
