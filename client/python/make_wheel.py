@@ -31,6 +31,7 @@ LIBRARY = "libmuster.so.0"
 # The scripts for the programs that a wheel may carry.
 SCRIPTS = {"muster-run": "main", "musterctl": "run_musterctl",
            "muster-coordinator": "run_coordinator"}
+LICENSE = "Apache-2.0"
 SUMMARY = "torch.distributed's job without torch: collectives, groups, stores"
 
 
@@ -126,7 +127,7 @@ def walk(folder):
             yield os.path.join(place, name)
 
 
-def write_wheel(folder, version, tag, out):
+def write_wheel(folder, version, tag, out, license_file):
     """Zips `folder`, which has the package, with the metadata of a wheel."""
     info = f"muster-{version}.dist-info"
     path = os.path.join(out, f"muster-{version}-{tag}.whl")
@@ -148,7 +149,11 @@ def write_wheel(folder, version, tag, out):
                     stat.S_IMODE(os.stat(source).st_mode))
         add(f"{info}/METADATA", (
             f"Metadata-Version: 2.1\nName: muster\nVersion: {version}\n"
-            f"Summary: {SUMMARY}\nRequires-Python: >=3.9\n").encode())
+            f"Summary: {SUMMARY}\nLicense: {LICENSE}\nClassifier: License :: "
+            f"OSI Approved :: Apache Software License\n"
+            f"Requires-Python: >=3.9\n").encode())
+        with open(license_file, "rb") as file:
+            add(f"{info}/LICENSE", file.read())
         add(f"{info}/WHEEL", (
             f"Wheel-Version: 1.0\nGenerator: make_wheel.py\n"
             f"Root-Is-Purelib: false\nTag: {tag}\n").encode())
@@ -169,6 +174,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--version", required=True)
     parser.add_argument("--out", required=True)
+    parser.add_argument("--license", required=True, help="its text")
     parser.add_argument("--python", required=True, action="append",
                         help="folder with the package's .py files")
     parser.add_argument("--core", required=True, help="_core.abi3.so")
@@ -197,7 +203,8 @@ def main():
         tag = (f"cp39-abi3-manylinux_{least[0]}_{least[1]}_"
                f"{platform.machine()}")
         os.makedirs(options.out, exist_ok=True)
-        print(write_wheel(folder, options.version, tag, options.out))
+        print(write_wheel(folder, options.version, tag, options.out,
+                          options.license))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ cat >"$python/muster-$version.dist-info/METADATA" <<TEXT
 Metadata-Version: 2.1
 Name: muster
 Version: $version
+License: Apache-2.0
 TEXT
 cat >"$work/debian/changelog" <<TEXT
 muster ($version) bookworm; urgency=medium

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The wheel carries all that it needs, and serves every Python that is here.
 
-    wheel_test.py MAKE_WHEEL CORE LIBRARY MUSTER_RUN
+    wheel_test.py MAKE_WHEEL CORE LIBRARY MUSTER_RUN LICENSE
 """
 
 import os
@@ -78,14 +78,16 @@ def pythons():
 
 
 def main():
-    make_wheel, core, library, muster_run = map(os.path.realpath, sys.argv[1:])
+    make_wheel, core, library, muster_run, license_file = map(
+        os.path.realpath, sys.argv[1:])
     sources = os.path.dirname(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.realpath(folder)
         wheel = run("/usr/bin/python3", make_wheel, "--version=1.2.3",
                     f"--out={folder}/out", f"--python={sources}",
                     f"--core={core}", f"--library={library}",
-                    f"--program={muster_run}").strip()
+                    f"--program={muster_run}",
+                    f"--license={license_file}").strip()
         if not re.search(r"muster-1\.2\.3-cp39-abi3-manylinux_2_\d+_\w+\.whl$",
                          wheel):
             sys.exit(f"not the name of a wheel: {wheel}")
@@ -93,8 +95,17 @@ def main():
         unpack(wheel, site)
         with zipfile.ZipFile(wheel) as file:
             scripts = file.read("muster-1.2.3.dist-info/entry_points.txt")
+            metadata = file.read("muster-1.2.3.dist-info/METADATA").decode()
+            license_text = file.read("muster-1.2.3.dist-info/LICENSE")
+            names = file.namelist()
         if scripts != b"[console_scripts]\nmuster-run = muster.run:main\n":
             sys.exit(f"not the scripts of the programs in the wheel: {scripts}")
+        with open(license_file, "rb") as file:
+            if (license_text != file.read()
+                    or "\nLicense: Apache-2.0\n" not in metadata):
+                sys.exit(f"not the licence: {metadata}")
+        if "muster/collectives.pyi" not in names:
+            sys.exit(f"no types of the collectives: {names}")
         check_libraries(site)
         environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": site}
         version = run("/usr/bin/python3", "-c",
