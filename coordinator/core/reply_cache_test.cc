@@ -148,6 +148,7 @@ TEST_F(ReplyCacheTest, WhatItHoldsIsOfTheJobsMemory) {
   EXPECT_EQ(share.held(), kReplyMemory);
   cache_ = ReplyCache(&share);
   EXPECT_EQ(share.held(), 0);
+  cache_ = ReplyCache();  // `share` ends first.
 }
 
 TEST_F(ReplyCacheTest, IsRefusedForTheJobsMemoryUnlessItHoldsLittle) {
@@ -164,6 +165,7 @@ TEST_F(ReplyCacheTest, IsRefusedForTheJobsMemoryUnlessItHoldsLittle) {
                 LimitAdvice("total_bytes")));
   EXPECT_EQ(Acknowledge(8), StatusCode::kOk);
   EXPECT_EQ(Find(9), StatusCode::kOk);
+  cache_ = ReplyCache();  // `share` ends first.
 }
 
 }  // namespace
