@@ -134,9 +134,10 @@ struct TrafficStats {
 // reduce, and those that say that all ranks call them. If groups come in
 // different orders, all ranks get DistError or DistBackendError
 // (kInvalidArgument) from WaitUnshard, or at the latest from FinishStep, before
-// wrong gradients can be used. After that, and after a failed collective, every
-// call throws the same error. While it works, nothing else may run collectives
-// on its groups from other threads.
+// wrong gradients can be used. After that, and after a failed collective, the
+// groups are at an end (ProcessGroup::Abort), so that no rank waits for
+// another, and every call throws the same error. During a step nothing else may
+// run collectives on its groups from other threads.
 //
 // A group is given by its index in the constructor's list, a parameter by its
 // index in the group. Bad indices throw DistError (kInvalidArgument), and start

@@ -151,8 +151,8 @@ class ShardedOptimizer {
                    const ShardedOptimizerOptions& options = {});
 
   // Updates the parameters that this rank owns, and makes all parameters equal
-  // on all ranks. Throws what a collective throws, and what the rule throws;
-  // after that the parameters are not usable.
+  // on all ranks. Throws what a collective throws, and what the rule throws,
+  // after which the group is at an end (ProcessGroup::Abort).
   void Step(double learning_rate);
 
   // The rank in the group that owns tensor `index`.

@@ -341,9 +341,12 @@ void FullyShard::Impl::WaitUnshard(int group) {
 
 int FullyShard::Impl::FindNext(int group) {
   if (learned_.size() < kOrderMax) learned_.push_back(group);
-  const auto here = order_.begin() + static_cast<ptrdiff_t>(next_);
-  auto found = std::find(here, order_.end(), group);
-  if (found == order_.end()) found = std::find(order_.begin(), here, group);
+  // From the place on, else from the beginning.
+  auto found = std::find(order_.begin() + static_cast<ptrdiff_t>(next_),
+                         order_.end(), group);
+  if (found == order_.end()) {
+    found = std::find(order_.begin(), order_.end(), group);
+  }
   if (found == order_.end()) return -1;
   next_ = static_cast<size_t>(found - order_.begin()) + 1;
   return next_ < order_.size() ? order_[next_] : -1;

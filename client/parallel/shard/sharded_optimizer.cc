@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -152,7 +153,13 @@ ShardedOptimizer::ShardedOptimizer(OptimizerRule rule,
 
 void ShardedOptimizer::Step(double learning_rate) {
   if (own_ == nullptr) return;
-  own_->Step(learning_rate);
+  try {
+    own_->Step(learning_rate);
+  } catch (const std::exception& error) {
+    // No rank may wait for the parameters of this one.
+    group_->Abort(error.what());
+    throw;
+  }
   std::vector<Work> works;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i].value.element_count() == 0) continue;

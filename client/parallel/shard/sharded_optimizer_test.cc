@@ -1,6 +1,7 @@
 #include "muster/sharded_optimizer.h"
 
 #include <cmath>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -158,6 +159,27 @@ TEST(ShardedOptimizerTest, ARankThatLeavesFailsTheOthers) {
   EXPECT_THAT(errors[0], Not(IsEmpty()));
   EXPECT_EQ(errors[1], "");
   EXPECT_THAT(errors[2], Not(IsEmpty()));
+}
+
+TEST(ShardedOptimizerTest, AnExceptionOfTheRuleEndsTheStepOfAllRanks) {
+  ShardWorld world(2);
+  EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
+    std::vector<float> memory(4);
+    const OptimizerRule rule = {.update = [](const OptimizerUpdate&) {
+      throw std::runtime_error("the gradient is NaN");
+    }};
+    // Rank 0 owns it.
+    ShardedOptimizer optimizer(rule, {{"p", memory, memory}},
+                               {.group = rank.options.group});
+    try {
+      optimizer.Step(0);
+    } catch (const DistError&) {
+      throw;
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(rank.shard, 0);
+    }
+  }),
+              ElementsAre("", HasSubstr("the gradient is NaN")));
 }
 
 TEST(ShardedOptimizerTest, ARankThatIsNotInTheGroupDoesNothing) {
