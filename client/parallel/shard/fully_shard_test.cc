@@ -178,8 +178,13 @@ TEST(FullyShardTest, ValuesAndGradientsOfRandomGroupsAreExact) {
             model.SetGradientSync(true);
             model.GradientsReady(group);
             model.FinishStep();
+            double elements = 0;
+            for (const FullParameter& one : parameters) {
+              elements += static_cast<double>(one.value.element_count());
+            }
+            const double mean = (ranks + 1) / 2;
+            ASSERT_DOUBLE_EQ(model.GradientNorm(1), mean * elements);
             for (const ParameterShard& shard : model.Shards()) {
-              const double mean = (ranks + 1) / 2;
               const auto found = std::find_if(
                   parameters.begin(), parameters.end(),
                   [&](const auto& one) { return one.name == shard.name; });

@@ -29,7 +29,7 @@ struct Case {
   DataType type = DataType::kFloat64;
   std::optional<DataType> compute_type = std::nullopt;
   std::optional<DataType> reduce_type = std::nullopt;
-  double tolerance = 1e-12;
+  double tolerance = 1e-13;
   bool reshard_after_forward = true;
   // How many parts a step's samples are computed in; with `sync` every part's
   // gradients are reduced.
@@ -131,7 +131,6 @@ TEST_P(FullyShardTrainingTest, EqualsOneProcess) {
       auto& values = state[(bias ? "bias" : "weight") + std::to_string(layer)];
       const Tensor tensor(values);
       const double difference = Difference(reference, layer, bias, tensor);
-      std::printf("DIFF %s %g\n", test.name.c_str(), difference);
       EXPECT_LE(difference, test.tolerance)
           << "layer " << layer << (bias ? " bias" : " weight");
       // It has learned something at all.
@@ -167,32 +166,32 @@ INSTANTIATE_TEST_SUITE_P(
            Case{.name = "Float32On3",
                 .shards = 3,
                 .type = kFloat32,
-                .tolerance = 1e-5},
+                .tolerance = 2e-6},
            Case{.name = "ComputedInBfloat16",
                 .shards = 3,
                 .rule = TestRule::kSgd,
                 .type = kFloat32,
                 .compute_type = kBfloat16,
-                .tolerance = 5e-3},
+                .tolerance = 2e-3},
            Case{.name = "ComputedAndReducedInBfloat16",
                 .shards = 4,
                 .rule = TestRule::kSgd,
                 .type = kFloat32,
                 .compute_type = kBfloat16,
                 .reduce_type = kBfloat16,
-                .tolerance = 8e-3},
+                .tolerance = 2e-3},
            Case{.name = "ComputedInFloat16AddedUp",
                 .shards = 2,
                 .rule = TestRule::kSgd,
                 .type = kFloat32,
                 .compute_type = kFloat16,
-                .tolerance = 1e-3,
+                .tolerance = 3e-4,
                 .microbatches = 3},
            Case{.name = "AllInFloat16",
                 .shards = 2,
                 .rule = TestRule::kSgd,
                 .type = kFloat16,
-                .tolerance = 1e-2},
+                .tolerance = 3e-3},
            Case{.name = "NoSync", .shards = 3, .microbatches = 4},
            Case{.name = "SyncOfEachMicrobatch",
                 .shards = 3,
