@@ -125,9 +125,9 @@ struct TrafficStats {
 // Memory, for P bytes of parameters in float32 and n ranks: P/n for the shards,
 // P/n for their gradients, the optimizer's state (AdamW: 2 P/n), and what one
 // group takes: its values and one gather buffer as large as the largest group
-// (for the next one), its gradients and one reduce buffer. In ZeRO 2 the values
-// of all groups stay from forward to backward. With symmetric memory (group of
-// shm) the buffers are symmetric.
+// (for the next one), its gradients and one reduce buffer (with replicas two).
+// In ZeRO 2 the values of all groups stay from forward to backward. With
+// symmetric memory (group of shm) the buffers are symmetric.
 // Traffic of a step: 2 all_gathers (ZeRO 2: 1) and 1 reduce_scatter of P.
 //
 // All ranks call the same functions in the same order: those that gather or
@@ -189,8 +189,7 @@ class FullyShard {
   // Frees the values of a group and starts to reduce its gradients, which are
   // added to the gradients of the shards by FinishStep. Gradients that the
   // program did not ask for count as zero. All ranks call it. It may be called
-  // several times in a step. Waits for the reduction before, so that there is
-  // one reduce buffer.
+  // several times in a step. Waits for the reduction before that.
   void GradientsReady(int group);
 
   // False (no_sync): GradientsReady sends nothing; it adds the gradients up

@@ -77,9 +77,8 @@ void CheckAgreement(const std::string& what, const ShardRanks& ranks,
   }
   said = Meet(ranks.group, said);
   if (ranks.replicate_group != nullptr) {
-    // What one line knows reaches all lines, and then all ranks of each.
+    // The ranks of a line say the same now, so all columns hear the same.
     said = Meet(ranks.replicate_group, said);
-    said = Meet(ranks.group, said);
   }
   if (said[0] == kError) Invalid(absl::StrCat(what, ": ", said.substr(1)));
 }

@@ -47,6 +47,7 @@ class CountedMemory {
   bool empty() const { return counter_ == nullptr; }
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+  bool is_symmetric() const { return symmetric_.tensor().data() != nullptr; }
   void Free();
 
  private:

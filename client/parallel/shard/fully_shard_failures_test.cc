@@ -265,6 +265,19 @@ TEST(FullyShardFailuresTest, ReplicasThatGatherInDifferentOrders) {
               Each(HasSubstr("global rank 10 has gathered \"b\"")));
 }
 
+TEST(FullyShardFailuresTest, ADifferenceWithinOneReplicaReachesTheOther) {
+  ShardWorld world(2, 2);
+  EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
+    TwoGroups two;
+    FullyShard model(two.groups(), rank.options);
+    const int first = rank.replica == 1 && rank.shard == 1 ? 1 : 0;
+    model.WaitUnshard(first);
+    model.WaitUnshard(1 - first);
+    model.FinishStep();
+  }),
+              Each(SaysThatOrdersDiffer()));
+}
+
 TEST(FullyShardFailuresTest, ARankThatLeavesFailsTheOthersForGood) {
   for (const int replicas : {1, 2}) {
     ShardWorld world(2, replicas);

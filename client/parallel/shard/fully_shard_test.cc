@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <latch>
 #include <limits>
 #include <list>
 #include <memory>
@@ -251,6 +252,25 @@ TEST(FullyShardTest, TheNextGroupIsGatheredAhead) {
     EXPECT_EQ(gathers(), 13);
     model.WaitUnshard(1);
     EXPECT_EQ(gathers(), 14);
+  }),
+              Each(""));
+}
+
+TEST(FullyShardTest, NothingButWaitUnshardAndFinishStepWaitForOtherRanks) {
+  ShardWorld world(2);
+  std::latch started(1);
+  EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
+    const Layers layers(2, 5000);
+    FullyShard model(layers.groups(), rank.options);
+    model.SetPrefetchOrder({0, 1});
+    model.WaitUnshard(0);
+    // Rank 1 starts nothing until rank 0 has started these. The gather of 1 is
+    // under way.
+    if (rank.shard == 1) started.wait();
+    model.Gradient(0, 0);
+    model.GradientsReady(0);
+    if (rank.shard == 0) started.count_down();
+    model.FinishStep();
   }),
               Each(""));
 }
