@@ -96,11 +96,11 @@ struct MemoryStats {
   };
   Use shards = {};
   Use gradient_shards = {};
-  // What groups are gathered into, before their values are copied out.
+  // Groups are gathered into these; then their values are copied out.
   Use gather_buffers = {};
   Use values = {};
   Use gradients = {};
-  // What gradients are reduced in, also those of a step without sync.
+  // Gradients are reduced in these, also those of a step without sync.
   Use reduce_buffers = {};
   // The peak of the sum, which may be less than the sum of the peaks.
   Use total = {};

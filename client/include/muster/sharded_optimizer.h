@@ -47,7 +47,7 @@ struct OptimizerUpdate {
   int64_t step = 1;
 };
 
-// What an optimizer does to one tensor: AdamW, Sgd, or a function of the
+// The function of an optimizer, on one tensor: AdamW, Sgd, or a function of the
 // program, for instance
 //
 //   muster::OptimizerRule sign_sgd = {
@@ -155,8 +155,11 @@ class ShardedOptimizer {
   // after which the group is at an end (ProcessGroup::Abort).
   void Step(double learning_rate);
 
-  // The rank in the group that owns tensor `index`.
-  int owner(size_t index) const { return owners_[index]; }
+  // The rank in the group that owns tensor `index`; -1 if this process is not
+  // in the group.
+  int owner(size_t index) const {
+    return own_ == nullptr ? -1 : owners_.at(index);
+  }
   // As Optimizer::state; empty if another rank owns the tensor.
   std::span<const Tensor> state(size_t index) const;
   int64_t state_bytes() const { return own_ ? own_->state_bytes() : 0; }
@@ -169,7 +172,7 @@ class ShardedOptimizer {
   std::shared_ptr<ProcessGroup> group_;
   std::vector<OptimizedTensor> tensors_;
   std::vector<int> owners_;
-  // Of each tensor that this rank owns, the index in `own_`; else -1.
+  // The index in `own_` of each tensor that this rank owns; else -1.
   std::vector<int64_t> own_index_;
   // The tensors that this rank owns. Null: this process is not in the group.
   std::unique_ptr<Optimizer> own_;

@@ -9,7 +9,7 @@
 namespace muster::internal {
 namespace {
 
-// What a rank says: an error that it has or knows of, or its lines.
+// A rank says an error that it has or knows of, or its lines.
 constexpr char kError = 'E';
 constexpr char kLines = 'L';
 

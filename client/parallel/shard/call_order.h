@@ -13,7 +13,7 @@ namespace muster::internal {
 
 enum class CallKind : uint8_t { kGather, kReduce };
 
-// What each rank sends with its block at an all-gather: which group it gathers,
+// Each rank sends this with its block at an all-gather: which group it gathers,
 // and all that it has called before. Ranks whose calls were the same have the
 // same bytes.
 struct CallHeader {

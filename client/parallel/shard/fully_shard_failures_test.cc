@@ -1,5 +1,4 @@
-// What a FullyShard does about bad arguments, ranks that differ and ranks that
-// leave.
+// Bad arguments, ranks that differ and ranks that leave.
 
 #include <string>
 #include <vector>

@@ -170,7 +170,7 @@ void ShardedOptimizer::Step(double learning_rate) {
 }
 
 std::span<const Tensor> ShardedOptimizer::state(size_t index) const {
-  if (own_ == nullptr || own_index_[index] < 0) return {};
+  if (own_ == nullptr || own_index_.at(index) < 0) return {};
   return own_->state(static_cast<size_t>(own_index_[index]));
 }
 

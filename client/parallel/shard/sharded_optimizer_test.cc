@@ -189,6 +189,7 @@ TEST(ShardedOptimizerTest, ARankThatIsNotInTheGroupDoesNothing) {
   optimizer.Step(1);
   EXPECT_THAT(memory, ElementsAre(1));
   EXPECT_THAT(optimizer.state(0), IsEmpty());
+  EXPECT_EQ(optimizer.owner(0), -1);
 }
 
 TEST(OptimizerTest, TheProgramsRuleGetsEverything) {
