@@ -256,20 +256,24 @@ TEST(FullyShardTest, TheNextGroupIsGatheredAhead) {
               Each(""));
 }
 
-TEST(FullyShardTest, NothingButWaitUnshardAndFinishStepWaitForOtherRanks) {
+TEST(FullyShardTest, UnshardAndGradientsReadyDoNotWaitForOtherRanks) {
   ShardWorld world(2);
-  std::latch started(1);
+  std::latch gathers(1);
+  std::latch reduces(1);
   EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
     const Layers layers(2, 5000);
     FullyShard model(layers.groups(), rank.options);
-    model.SetPrefetchOrder({0, 1});
+    // Rank 1 starts nothing until rank 0 has.
+    if (rank.shard == 1) gathers.wait();
+    model.Unshard(0);
+    model.Unshard(1);
+    if (rank.shard == 0) gathers.count_down();
     model.WaitUnshard(0);
-    // Rank 1 starts nothing until rank 0 has started these. The gather of 1 is
-    // under way.
-    if (rank.shard == 1) started.wait();
+    model.WaitUnshard(1);
+    if (rank.shard == 1) reduces.wait();
     model.Gradient(0, 0);
     model.GradientsReady(0);
-    if (rank.shard == 0) started.count_down();
+    if (rank.shard == 0) reduces.count_down();
     model.FinishStep();
   }),
               Each(""));
