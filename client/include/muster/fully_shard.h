@@ -144,7 +144,7 @@ struct TrafficStats {
 // nothing. If this process is not in the group, all functions do nothing and
 // the constructor logs a warning. One thread at a time.
 //
-// Nothing here computes on a GPU: tensors on CUDA are refused (kUnimplemented).
+// Nothing here computes on a GPU: tensors on CUDA are refused (kInvalidArgument).
 class FullyShard {
  public:
   // Every rank takes its rows of the values that it is given; so all ranks must
@@ -152,7 +152,7 @@ class FullyShard {
   // shards of the first one. All ranks make the call; names, shapes and types
   // are compared. Throws DistError on all ranks: kInvalidArgument (a
   // difference, a name twice, a type; the text names the rank, the parameter
-  // and both values), kUnimplemented. Throws what a collective throws.
+  // and both values). Throws what a collective throws.
   explicit FullyShard(const std::vector<ShardGroup>& groups,
                       const FullyShardOptions& options = {});
   // Waits for what is under way.
