@@ -1,0 +1,388 @@
+#include "client/parallel/checkpoint/save.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/exception_guard.h"
+#include "base/text.h"
+#include "client/control/throw.h"
+#include "client/groups/group_state.h"
+#include "client/parallel/checkpoint/safetensors.h"
+#include "glog/logging.h"
+#include "muster/distributed.h"
+#include "muster/errors.h"
+#include "nlohmann/json.hpp"
+
+namespace muster::internal {
+namespace {
+
+using nlohmann::json;
+
+std::string ToBytes(const json& object) {
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+json ToJson(const Status& status) {
+  return {{"code", static_cast<int>(status.code())},
+          {"message", status.message()}};
+}
+
+Status StatusFromJson(const json& object) {
+  return {static_cast<StatusCode>(object.at("code").get<int>()),
+          object.at("message")};
+}
+
+// A file that is written block by block, each with its checksum.
+class BlockWriter {
+ public:
+  BlockWriter(std::unique_ptr<CheckpointWriter> file)
+      : file_(std::move(file)) {}
+
+  // Returns the checksums of the blocks.
+  StatusOr<std::vector<uint32_t>> Append(std::span<const std::byte> bytes) {
+    std::vector<uint32_t> checksums;
+    while (!bytes.empty()) {
+      const auto block =
+          bytes.first(std::min(bytes.size(), static_cast<size_t>(kBlockBytes)));
+      if (Status status = file_->Append(block); !status.ok()) return status;
+      checksums.push_back(ComputeChecksum(block));
+      bytes = bytes.subspan(block.size());
+    }
+    return checksums;
+  }
+
+  Status Finish() { return file_->Finish(); }
+
+ private:
+  const std::unique_ptr<CheckpointWriter> file_;
+};
+
+}  // namespace
+
+CheckpointSave::CheckpointSave(CheckpointStorage& storage, int64_t step,
+                               SaveCheckpointOptions options)
+    : storage_(storage), step_(step), options_(std::move(options)) {}
+
+ObjectSourceOptions CheckpointSave::FromFirst() const {
+  return {.group = options_.group, .timeout = options_.timeout, .group_src = 0};
+}
+
+std::vector<std::string> CheckpointSave::GatherAtFirst(
+    const std::string& mine) const {
+  std::vector<std::string> all;
+  GatherObject(
+      mine, IsFirst() ? &all : nullptr, std::nullopt,
+      {.group = options_.group, .timeout = options_.timeout, .group_dst = 0});
+  return all;
+}
+
+void CheckpointSave::ThrowIfFailed(const Verdict& verdict) const {
+  if (verdict.status.ok()) return;
+  Culprits culprits;
+  for (const int rank : verdict.culprits) {
+    culprits.members.push_back({.rank = rank});
+  }
+  Throw(ErrorSource::kControl,
+        WithCulprits(Status(verdict.status.code(),
+                            absl::StrCat("checkpoint of step ", step_, ": ",
+                                         verdict.status.message())),
+                     culprits));
+}
+
+void CheckpointSave::Agree(const std::vector<CheckpointShard>& state) {
+  RankDescription mine;
+  mine.rank =
+      options_.group->ranks()[static_cast<size_t>(options_.group->rank())];
+  mine.agreed = {{"step", step_},
+                 {"keep_newest", options_.keep_newest},
+                 {"keep_every", options_.keep_every}};
+  for (const auto& [name, value] : mine.agreed) {
+    if (value >= 0) continue;
+    mine.fault.Update(InvalidArgumentError(absl::StrCat(
+        "argument ", name, " must not be negative but was ", value)));
+  }
+  StatusOr<std::vector<ShardDescription>> shards = DescribeShards(state);
+  if (shards.ok()) {
+    mine.shards = *std::move(shards);
+  } else {
+    mine.fault.Update(shards.status());
+  }
+  const std::vector<std::string> all = GatherAtFirst(internal::ToBytes(mine));
+  std::vector<std::string> answer(1);
+  ScatterObjectList(answer, IsFirst() ? MakeAnswers(all) : answer, std::nullopt,
+                    FromFirst());
+  const json object = json::parse(answer[0]);
+  ThrowIfFailed({StatusFromJson(object)});
+  folder_ = object.at("folder");
+  for (const size_t index : object.at("write")) {
+    const Tensor& local = state[index].local;
+    pieces_.push_back(
+        {index,
+         {static_cast<const std::byte*>(local.data()), local.bytes()},
+         std::move(mine.shards[index])});
+  }
+}
+
+std::vector<std::string> CheckpointSave::MakeAnswers(
+    const std::vector<std::string>& all) {
+  Status status;
+  for (const std::string& bytes : all) {
+    StatusOr<RankDescription> rank = ParseRankDescription(bytes);
+    if (rank.ok()) {
+      ranks_.push_back(*std::move(rank));
+    } else {
+      status.Update(rank.status());
+    }
+  }
+  std::vector<std::vector<size_t>> writes(all.size());
+  if (status.ok()) {
+    StatusOr<std::vector<std::vector<size_t>>> plan = PlanSave(ranks_);
+    if (plan.ok()) {
+      writes = *std::move(plan);
+    } else {
+      status = plan.status();
+    }
+  }
+  if (status.ok()) status = Prepare();
+  std::vector<std::string> answers;
+  for (const std::vector<size_t>& write : writes) {
+    json answer = ToJson(status);
+    answer["folder"] = folder_;
+    answer["write"] = write;
+    answers.push_back(ToBytes(answer));
+  }
+  return answers;
+}
+
+// Removes the leftovers of saves that did not end, and chooses a folder.
+Status CheckpointSave::Prepare() {
+  const StatusOr<std::vector<std::string>> folders = storage_.ListFolders();
+  if (!folders.ok()) return folders.status();
+  for (const std::string& folder : *folders) {
+    if (folder == MakeFolderName(step_)) {
+      return AlreadyExistsError("there is one");
+    }
+    if (!IsTemporaryName(folder)) continue;
+    const Status removed = storage_.Remove(folder);
+    LOG_IF(WARNING, !removed.ok())
+        << "leftover of a checkpoint stays: " << removed;
+  }
+  folder_ = MakeTemporaryName(step_);
+  return OkStatus();
+}
+
+void CheckpointSave::CopyShards() {
+  size_t bytes = 0;
+  for (const Piece& piece : pieces_) bytes += piece.bytes.size();
+  copy_.reset(new (std::nothrow) std::byte[bytes]);
+  if (copy_ == nullptr) {
+    failure_ = ResourceExhaustedError(
+        absl::StrCat("no memory for a copy of ", bytes, " bytes"));
+    return;
+  }
+  std::byte* at = copy_.get();
+  for (Piece& piece : pieces_) {
+    std::memcpy(at, piece.bytes.data(), piece.bytes.size());
+    piece.bytes = {at, piece.bytes.size()};
+    at += piece.bytes.size();
+  }
+}
+
+void CheckpointSave::Write() {
+  std::string written;
+  Status mine = failure_;
+  if (mine.ok()) {
+    mine = base::Guarded([&] {
+      StatusOr<std::string> file = WriteFile();
+      if (file.ok()) written = *std::move(file);
+      return file.status();
+    });
+  }
+  json result = ToJson(mine);
+  result["written"] = written;
+  std::vector<std::string> results;
+  try {
+    results = GatherAtFirst(ToBytes(result));
+  } catch (const DistError&) {
+    if (IsFirst()) RemoveFolder();
+    throw;
+  }
+  std::vector<std::string> answer(1);
+  if (IsFirst()) {
+    Verdict verdict;
+    const Status ended = base::Guarded([&] {
+      verdict = Commit(results);
+      return OkStatus();
+    });
+    if (!ended.ok()) verdict = {ended, {ranks_.front().rank}};
+    if (!verdict.status.ok()) RemoveFolder();
+    json object = ToJson(verdict.status);
+    object["culprits"] = verdict.culprits;
+    answer[0] = ToBytes(object);
+  }
+  BroadcastObjectList(answer, std::nullopt, FromFirst());
+  const json object = json::parse(answer[0]);
+  ThrowIfFailed({StatusFromJson(object), object.at("culprits")});
+  if (IsFirst()) RemoveOld();
+}
+
+StatusOr<std::string> CheckpointSave::WriteFile() {
+  if (pieces_.empty()) return std::string();
+  const auto entry = [](const Piece& piece) -> SafetensorsEntry {
+    const ShardDescription& shard = piece.description;
+    return {MakeKey(shard.name, shard.shape, shard.box), shard.type,
+            shard.box.lengths};
+  };
+  std::sort(pieces_.begin(), pieces_.end(),
+            [&](const Piece& a, const Piece& b) {
+              return IsStoredBefore(entry(a), entry(b));
+            });
+  std::vector<SafetensorsEntry> entries;
+  for (const Piece& piece : pieces_) entries.push_back(entry(piece));
+  const SafetensorsLayout layout = LayOutSafetensors(entries);
+  const std::string name = MakeFileName(options_.group->rank());
+  auto file = storage_.Create(absl::StrCat(folder_, "/", name));
+  if (!file.ok()) return file.status();
+  BlockWriter writer(*std::move(file));
+  const auto header = writer.Append(std::as_bytes(std::span(layout.header)));
+  if (!header.ok()) return header.status();
+  json shards = json::array();
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const auto checksums = writer.Append(pieces_[i].bytes);
+    if (!checksums.ok()) return checksums.status();
+    shards.push_back(
+        json::array({pieces_[i].index, layout.offsets[i], ToHex(*checksums)}));
+  }
+  if (Status finished = writer.Finish(); !finished.ok()) return finished;
+  return ToBytes({{"name", name}, {"bytes", layout.bytes}, {"shards", shards}});
+}
+
+CheckpointSave::Verdict CheckpointSave::Commit(
+    const std::vector<std::string>& results) {
+  Verdict verdict;
+  std::vector<std::string> written;
+  for (size_t r = 0; r < results.size(); ++r) {
+    const json result = json::parse(results[r]);
+    const Status status = StatusFromJson(result);
+    written.push_back(result.at("written"));
+    if (status.ok()) continue;
+    verdict.culprits.push_back(ranks_[r].rank);
+    verdict.status.Update(
+        Status(status.code(),
+               absl::StrCat("rank ", ranks_[r].rank, ": ", status.message())));
+  }
+  if (verdict.culprits.size() > 1) {
+    verdict.status =
+        Status(verdict.status.code(),
+               absl::StrCat(verdict.status.message(), "; failed are ",
+                            base::RanksText(verdict.culprits)));
+  }
+  if (!verdict.status.ok()) return verdict;
+  const Manifest manifest = MakeManifest(written);
+  Status status = CheckFiles(manifest);
+  if (status.ok()) status = WriteManifest(manifest);
+  if (status.ok()) status = storage_.Rename(folder_, MakeFolderName(step_));
+  if (status.ok()) return verdict;
+  const int first = ranks_.front().rank;
+  return {Status(status.code(),
+                 absl::StrCat("rank ", first, ": ", status.message())),
+          {first}};
+}
+
+Manifest CheckpointSave::MakeManifest(
+    const std::vector<std::string>& results) const {
+  Manifest manifest = {.step = step_,
+                       .world_size = static_cast<int>(ranks_.size()),
+                       .values = options_.values};
+  for (size_t r = 0; r < results.size(); ++r) {
+    for (const ShardDescription& shard : ranks_[r].shards) {
+      StoredTensor& tensor = manifest.tensors[shard.name];
+      tensor.type = shard.type;
+      tensor.shape = shard.shape;
+    }
+    if (results[r].empty()) continue;
+    const json result = json::parse(results[r]);
+    for (const auto& one : result.at("shards")) {
+      const ShardDescription& shard = ranks_[r].shards[one.at(0).get<size_t>()];
+      manifest.tensors[shard.name].shards.push_back(
+          {.file = manifest.files.size(),
+           .key = MakeKey(shard.name, shard.shape, shard.box),
+           .offset = one.at(1),
+           .box = shard.box,
+           .checksums = FromHex(one.at(2))});
+    }
+    manifest.files.push_back({result.at("name"), result.at("bytes")});
+  }
+  return manifest;
+}
+
+// Finds ranks that have written elsewhere.
+Status CheckpointSave::CheckFiles(const Manifest& manifest) const {
+  for (const StoredFile& file : manifest.files) {
+    const std::string path = absl::StrCat(folder_, "/", file.name);
+    const StatusOr<std::unique_ptr<CheckpointReader>> reader =
+        storage_.Open(path);
+    const int64_t size = reader.ok() ? (*reader)->size() : -1;
+    if (size == file.bytes) continue;
+    return FailedPreconditionError(absl::StrCat(
+        base::Quote(path), " has ", file.bytes, " bytes where it was written, ",
+        size < 0 ? reader.status().message() : absl::StrCat(size, " bytes"),
+        " here: do all ranks write to the same storage?"));
+  }
+  return OkStatus();
+}
+
+Status CheckpointSave::WriteManifest(const Manifest& manifest) const {
+  auto file = storage_.Create(absl::StrCat(folder_, "/", kManifestName));
+  if (!file.ok()) return file.status();
+  const std::string text = internal::ToJson(manifest);
+  Status status = (*file)->Append(std::as_bytes(std::span(text)));
+  if (status.ok()) status = (*file)->Finish();
+  return status;
+}
+
+void CheckpointSave::RemoveFolder() const {
+  const Status removed = storage_.Remove(folder_);
+  LOG_IF(WARNING, !removed.ok()) << "a part of a checkpoint stays: " << removed;
+}
+
+void CheckpointSave::RemoveOld() const {
+  if (options_.keep_newest == 0) return;
+  StatusOr<std::vector<int64_t>> steps = FindSteps(storage_);
+  LOG_IF(WARNING, !steps.ok()) << "old checkpoints stay: " << steps.status();
+  if (!steps.ok()) return;
+  std::reverse(steps->begin(), steps->end());
+  for (size_t i = static_cast<size_t>(options_.keep_newest); i < steps->size();
+       ++i) {
+    const int64_t step = (*steps)[i];
+    if (step == step_) continue;
+    if (options_.keep_every > 0 && step % options_.keep_every == 0) continue;
+    // A folder that is removed in part must not look like a checkpoint.
+    const std::string temporary = MakeTemporaryName(step);
+    Status status = storage_.Rename(MakeFolderName(step), temporary);
+    if (status.ok()) status = storage_.Remove(temporary);
+    LOG_IF(WARNING, !status.ok())
+        << "checkpoint of step " << step << " stays: " << status;
+  }
+}
+
+}  // namespace muster::internal
+
+namespace muster {
+
+void SaveCheckpoint(CheckpointStorage& storage, int64_t step,
+                    const std::vector<CheckpointShard>& state,
+                    const SaveCheckpointOptions& options) {
+  SaveCheckpointOptions mine = options;
+  if (mine.group == nullptr) mine.group = WorldGroup();
+  if (mine.group->state()->IsForOthers("save_checkpoint")) return;
+  internal::CheckpointSave save(storage, step, std::move(mine));
+  save.Agree(state);
+  save.Write();
+}
+
+}  // namespace muster
