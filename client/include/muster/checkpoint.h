@@ -53,7 +53,7 @@ namespace MUSTER_EXPORT muster {
 // A box of a tensor, and the memory of its elements. A rank may have several
 // boxes of one tensor, or an empty one.
 struct CheckpointShard {
-  // Of the whole tensor; unique in the model. UTF-8, not empty.
+  // The whole tensor's name; UTF-8, not empty.
   std::string name = {};
   std::vector<int64_t> global_shape = {};
   // Where the box begins in each dimension.
@@ -158,7 +158,7 @@ struct LoadCheckpointOptions {
 };
 
 struct LoadedCheckpoint {
-  // Those of SaveCheckpointOptions.
+  // As they were in SaveCheckpointOptions.
   CheckpointValues values = {};
   // Names of the tensors that the checkpoint lacks.
   std::vector<std::string> missing = {};

@@ -36,7 +36,7 @@ using ::testing::IsEmpty;
 // Rows `begin` to `end` of a matrix of 10 rows and 3 columns.
 Box Rows(int64_t begin, int64_t end) { return {{begin, 0}, {end - begin, 3}}; }
 
-// What rank `rank` of `size` has: some rows of one tensor, a replica of
+// The state of rank `rank` of `size`: some rows of one tensor, a replica of
 // another.
 Parts MakeState(int rank, int size, uint64_t version = 0) {
   const int64_t begin = 10 * rank / size;
@@ -454,7 +454,7 @@ TEST_F(CheckpointTest, WhatIsNotThereIsNotFound) {
   EXPECT_THAT(
       LoadCheckpoint(*storage_, 1, parts.shards(), {.strict = false}).missing,
       ElementsAre("more"));
-  // Those of "more" are as they were.
+  // The elements of "more" are as they were.
   EXPECT_EQ(parts.CountWrong(0), 2);
   EXPECT_EQ(parts.CountWrong(1), 10 * 3 + 7);
 }

@@ -31,7 +31,7 @@ StatusOr<ShardDescription> DescribeShard(const CheckpointShard& shard);
 StatusOr<std::vector<ShardDescription>> DescribeShards(
     const std::vector<CheckpointShard>& shards);
 
-// What one rank brings to a save.
+// All that rank 0 must know of one rank.
 struct RankDescription {
   // Its global rank, for texts.
   int rank = 0;

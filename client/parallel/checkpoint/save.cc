@@ -39,7 +39,7 @@ Status StatusFromJson(const json& object) {
 // A file that is written block by block, each with its checksum.
 class BlockWriter {
  public:
-  BlockWriter(std::unique_ptr<CheckpointWriter> file)
+  explicit BlockWriter(std::unique_ptr<CheckpointWriter> file)
       : file_(std::move(file)) {}
 
   // Returns the checksums of the blocks.
@@ -198,8 +198,9 @@ void CheckpointSave::Write() {
   if (mine.ok()) {
     mine = base::Guarded([&] {
       StatusOr<std::string> file = WriteFile();
-      if (file.ok()) written = *std::move(file);
-      return file.status();
+      if (!file.ok()) return file.status();
+      written = *std::move(file);
+      return OkStatus();
     });
   }
   json result = ToJson(mine);
