@@ -63,7 +63,7 @@ struct CheckpointShard {
   Tensor local = {};
 };
 
-// Texts by name: the number of the epoch, the state of a random generator.
+// Texts by name, in UTF-8: the epoch, the seed of a random generator.
 using CheckpointValues = std::map<std::string, std::string>;
 
 struct SaveCheckpointOptions {
@@ -116,9 +116,10 @@ class PendingCheckpoint {
 
 struct CheckpointerOptions {
   // A group that nothing else uses while this object lives: its collectives run
-  // on a thread of this object, in no order with those of other groups. Null:
-  // the constructor makes one of all ranks, for which all ranks must construct
-  // the object in the same order as they make groups.
+  // on a thread of this object, in no order with those of other groups. When it
+  // has failed, make a new object with a new one. Null: the constructor makes
+  // one of all ranks; all ranks must construct the object, in the same order as
+  // they make other groups.
   std::shared_ptr<ProcessGroup> group = nullptr;
   // As in SaveCheckpointOptions.
   std::chrono::milliseconds timeout{0};

@@ -128,6 +128,9 @@ TEST_F(CheckpointTest, KeepsTheValuesOfRankZero) {
               Each(""));
   EXPECT_EQ(LoadCheckpoint(*storage_, 5, {}).values,
             (CheckpointValues{{"epoch", "3"}}));
+  EXPECT_THAT(Save(groups, 2, 6, {.values = {{"random", "\xff"}}}),
+              Each("checkpoint of step 6: rank 0: value \"random\" is not "
+                   "UTF-8"));
 }
 
 TEST_F(CheckpointTest, ScalarsAndEmptyTensorsAndEmptyPartsAreSaved) {
@@ -296,7 +299,7 @@ TEST_F(CheckpointTest, RanksThatDifferInAnArgumentAreNamed) {
 TEST_F(CheckpointTest, AStepIsNotSavedTwice) {
   LocalGroups groups(2);
   EXPECT_THAT(Save(groups, 2, 1), Each(""));
-  EXPECT_THAT(Save(groups, 2, 1), Each("checkpoint of step 1: there is one"));
+  EXPECT_THAT(Save(groups, 2, 1), Each("checkpoint of step 1: exists already"));
   EXPECT_TRUE(Load(1).ok());
 }
 

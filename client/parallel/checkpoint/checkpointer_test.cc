@@ -1,4 +1,3 @@
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <latch>
@@ -16,7 +15,6 @@
 #include "muster/checkpoint_storage.h"
 #include "muster/distributed.h"
 #include "muster/errors.h"
-#include "muster/hash_store.h"
 
 namespace muster::testing {
 namespace {
@@ -180,25 +178,6 @@ TEST_F(CheckpointerTest, ARankThatIsNotInTheGroupDoesNothing) {
   Checkpointer checkpointer(storage_, {.group = LocalGroups::NonMember()});
   checkpointer.SaveAsync(1, MakeState(0, 1).shards()).Wait();
   EXPECT_THAT(ListCheckpoints(*storage_), IsEmpty());
-}
-
-TEST_F(CheckpointerTest, WithoutAGroupItMakesOneOfAllRanks) {
-  InitProcessGroup({.timeout = std::chrono::seconds(30),
-                    .world_size = 1,
-                    .rank = 0,
-                    .store = std::make_shared<HashStore>()});
-  {
-    Checkpointer checkpointer(storage_);
-    Parts state;
-    state.Add("w", DataType::kFloat32, {4, 5})
-        .Add("b", DataType::kFloat32, {9})
-        .Fill(3);
-    checkpointer.SaveAsync(1, state.shards()).Wait();
-    SaveCheckpoint(*storage_, 2, state.shards());
-  }
-  DestroyProcessGroup();
-  EXPECT_EQ(CountWrong(*storage_, 1, 3), 0);
-  EXPECT_EQ(CountWrong(*storage_, 2, 3), 0);
 }
 
 }  // namespace

@@ -25,13 +25,6 @@ using nlohmann::json;
 // Errors name at most this many boxes.
 constexpr size_t kBoxesInTextMax = 8;
 
-bool IsUtf8(absl::string_view text) {
-  while (!text.empty()) {
-    if (base::TakeCharacter(text) == base::kNoCharacter) return false;
-  }
-  return true;
-}
-
 // Whether a tensor of this shape has no more bytes than fit into 63 bits.
 bool IsPossible(const std::vector<int64_t>& shape, DataType type) {
   int64_t left = std::numeric_limits<int64_t>::max() /
@@ -202,6 +195,13 @@ std::vector<std::vector<size_t>> AssignWriters(const Tensors& tensors,
 }
 
 }  // namespace
+
+bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    if (base::TakeCharacter(text) == base::kNoCharacter) return false;
+  }
+  return true;
+}
 
 StatusOr<ShardDescription> DescribeShard(const CheckpointShard& shard) {
   const auto failure = [&](Status status) {

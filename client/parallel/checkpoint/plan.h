@@ -10,11 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "client/parallel/checkpoint/box.h"
 #include "muster/base/status.h"
 #include "muster/checkpoint.h"
 
 namespace muster::internal {
+
+// Whether JSON can have the text.
+bool IsUtf8(absl::string_view text);
 
 // A CheckpointShard without its memory. Its shape and box are explicit.
 struct ShardDescription {

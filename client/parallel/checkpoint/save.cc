@@ -105,6 +105,11 @@ void CheckpointSave::Agree(const std::vector<CheckpointShard>& state) {
     mine.fault.Update(InvalidArgumentError(absl::StrCat(
         "argument ", name, " must not be negative but was ", value)));
   }
+  for (const auto& [name, text] : options_.values) {
+    if (!IsFirst() || (IsUtf8(name) && IsUtf8(text))) continue;
+    mine.fault.Update(InvalidArgumentError(
+        absl::StrCat("value ", base::Quote(name), " is not UTF-8")));
+  }
   StatusOr<std::vector<ShardDescription>> shards = DescribeShards(state);
   if (shards.ok()) {
     mine.shards = *std::move(shards);
@@ -164,7 +169,7 @@ Status CheckpointSave::Prepare() {
   if (!folders.ok()) return folders.status();
   for (const std::string& folder : *folders) {
     if (folder == MakeFolderName(step_)) {
-      return AlreadyExistsError("there is one");
+      return AlreadyExistsError("exists already");
     }
     if (!IsTemporaryName(folder)) continue;
     const Status removed = storage_.Remove(folder);
