@@ -204,7 +204,7 @@ bool IsUtf8(absl::string_view text) {
 }
 
 StatusOr<ShardDescription> DescribeShard(const CheckpointShard& shard) {
-  const auto failure = [&](Status status) {
+  const auto failure = [&](const Status& status) {
     return Status(status.code(), absl::StrCat("shard ", base::Quote(shard.name),
                                               ": ", status.message()));
   };
@@ -224,7 +224,7 @@ StatusOr<ShardDescription> DescribeShard(const CheckpointShard& shard) {
     return failure(InvalidArgumentError("a tensor cannot have this name"));
   }
   if (Status valid = shard.local.Validate(); !valid.ok()) {
-    return failure(std::move(valid));
+    return failure(valid);
   }
   if (shard.local.device().type != dataplane::DeviceType::kCpu) {
     return failure(UnimplementedError(absl::StrCat(
@@ -235,7 +235,7 @@ StatusOr<ShardDescription> DescribeShard(const CheckpointShard& shard) {
         shard.local.Describe(), " has a type that safetensors lacks")));
   }
   if (Status box = CheckBox(description); !box.ok()) {
-    return failure(std::move(box));
+    return failure(box);
   }
   return description;
 }
