@@ -1,0 +1,87 @@
+#include "client/parallel/data/step_log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "base/text.h"
+#include "glog/logging.h"
+#include "muster/debug.h"
+
+namespace muster::internal {
+namespace {
+
+constexpr int64_t kStepsPerLog = 100;
+
+}  // namespace
+
+void StepLog::SetBuckets(const Buckets& buckets, bool rebuilt) {
+  const MutexLock lock(mutex_);
+  data_.has_rebuilt_buckets = rebuilt;
+  data_.has_symmetric_buckets = true;
+  data_.bucket_sizes.clear();
+  for (const Bucket& bucket : buckets.all()) {
+    data_.bucket_sizes.push_back(
+        static_cast<int64_t>(bucket.gradients.buffer.bytes()));
+    data_.has_symmetric_buckets &= bucket.memory.is_symmetric();
+  }
+}
+
+void StepLog::SetUnused(std::vector<std::string> names) {
+  const MutexLock lock(mutex_);
+  data_.unused_parameters = std::move(names);
+}
+
+void StepLog::LogStart() const {
+  if (GetDebugLevel() == DebugLevel::kOff) return;
+  const DataParallel::LoggingData data = this->data();
+  LOG(INFO) << "data parallel built: rank=" << data.rank
+            << " world_size=" << data.world_size
+            << " hook=" << base::LogValue(data.comm_hook)
+            << " parameters=" << data.parameter_count
+            << " bytes=" << data.total_parameter_bytes
+            << " bucket_sizes=" << absl::StrJoin(data.bucket_sizes, ",")
+            << " symmetric=" << data.has_symmetric_buckets;
+}
+
+void StepLog::AddStep(const StepTimes& times) {
+  const MutexLock lock(mutex_);
+  ++data_.num_iterations;
+  ++timed_steps_;
+  data_.last = {
+      .backward_compute_time = times.last_ready - times.first_ready,
+      .backward_comm_time = times.end - times.comm_start,
+      .backward_compute_comm_overlap_time = std::max(
+          times.last_ready - times.comm_start, base::Instant::duration(0)),
+      .exposed_comm_time = times.end - times.wait_start};
+  for (const auto time :
+       {&DataParallel::Times::backward_compute_time,
+        &DataParallel::Times::backward_comm_time,
+        &DataParallel::Times::backward_compute_comm_overlap_time,
+        &DataParallel::Times::exposed_comm_time}) {
+    sum_.*time += data_.last.*time;
+    data_.average.*time = sum_.*time / timed_steps_;
+  }
+  if (timed_steps_ % kStepsPerLog != 0 ||
+      GetDebugLevel() != DebugLevel::kDetail) {
+    return;
+  }
+  const DataParallel::Times& average = data_.average;
+  LOG(INFO) << "data parallel steps: rank=" << data_.rank
+            << " steps=" << timed_steps_ << " backward_compute="
+            << base::FormatDuration(average.backward_compute_time)
+            << " backward_comm="
+            << base::FormatDuration(average.backward_comm_time) << " overlap="
+            << base::FormatDuration(average.backward_compute_comm_overlap_time)
+            << " exposed_comm="
+            << base::FormatDuration(average.exposed_comm_time)
+            << " unused=" << data_.unused_parameters.size();
+}
+
+void StepLog::AddShadow() {
+  const MutexLock lock(mutex_);
+  ++data_.num_iterations;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,55 @@
+#ifndef MUSTER_CLIENT_PARALLEL_DATA_STEP_LOG_H_
+#define MUSTER_CLIENT_PARALLEL_DATA_STEP_LOG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/parallel/data/buckets.h"
+#include "muster/base/clock.h"
+#include "muster/base/mutex.h"
+#include "muster/base/thread_annotations.h"
+#include "muster/data_parallel.h"
+
+namespace muster::internal {
+
+// When things have happened in a step.
+struct StepTimes {
+  // The same instant if no parameter was ready.
+  base::Instant first_ready = {};
+  base::Instant last_ready = {};
+  base::Instant comm_start = {};
+  base::Instant wait_start = {};
+  base::Instant end = {};
+};
+
+// StepLog keeps the logging data of a DataParallel, and writes it to the log at
+// the debug levels. Thread-safe.
+class StepLog {
+ public:
+  explicit StepLog(DataParallel::LoggingData data) : data_(std::move(data)) {}
+
+  void SetBuckets(const Buckets& buckets, bool rebuilt);
+  void SetUnused(std::vector<std::string> names);
+  // Writes what is known before the first step to the log.
+  void LogStart() const;
+  // Adds a reduced step in which this rank was no shadow, and one in which it
+  // was.
+  void AddStep(const StepTimes& times);
+  void AddShadow();
+
+  DataParallel::LoggingData data() const {
+    const MutexLock lock(mutex_);
+    return data_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  DataParallel::LoggingData data_ MUSTER_GUARDED_BY(mutex_);
+  DataParallel::Times sum_ MUSTER_GUARDED_BY(mutex_) = {};
+  int64_t timed_steps_ MUSTER_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_PARALLEL_DATA_STEP_LOG_H_
