@@ -388,6 +388,87 @@ TEST(DTensorTest, TheOrderOfTheMeshCounts) {
   RunMoves<uint64_t>({2, 2}, {3, 0, 2, 1}, DataType::kFloat64);
 }
 
+TEST(DTensorTest, SumsGoToTheRanksThatTheMeshSays) {
+  LocalMesh world({3}, {2, 0, 1});
+  EXPECT_THAT(world.OnEachRank([](const DeviceMesh& mesh, int) {
+    const auto index = mesh.GetCoordinate().value()[0];
+    std::vector<int32_t> local = {1, 10, 100};
+    DTensor sum =
+        DTensor::FromLocal(local, mesh, {Partial()}).Redistribute({Shard(0)});
+    EXPECT_EQ(sum.box().offsets[0], index);
+    EXPECT_EQ(*static_cast<const int32_t*>(sum.ToLocal().data()),
+              3 * local[static_cast<size_t>(index)]);
+    // Parts that are not contiguous, of two columns.
+    local = {1, 2, 3, 4};
+    sum = DTensor::FromLocal(Tensor(local.data(), {2, 2}), mesh, {Partial()})
+              .Redistribute({Shard(1)});
+    EXPECT_EQ(sum.ToLocal().element_count(), index == 2 ? 0 : 2);
+    if (index < 2) {
+      const auto* const column =
+          static_cast<const int32_t*>(sum.ToLocal().data());
+      EXPECT_EQ(column[0], 3 * (1 + index));
+      EXPECT_EQ(column[1], 3 * (3 + index));
+    }
+  }),
+              Each(IsEmpty()));
+}
+
+TEST(DTensorTest, TheSignOfZeroOutlivesASum) {
+  LocalMesh world({3});
+  EXPECT_THAT(world.OnEachRank([](const DeviceMesh& mesh, int) {
+    const auto has_minus_zeros = [](const DTensor& tensor) {
+      const auto* const bits =
+          static_cast<const uint32_t*>(tensor.ToLocal().data());
+      return std::all_of(bits, bits + tensor.ToLocal().element_count(),
+                         [](uint32_t word) { return word == 0x80000000; });
+    };
+    std::vector<float> local(2, -0.0F);
+    const DTensor cut = DTensor::FromLocal(local, mesh, {Shard(0)});
+    EXPECT_TRUE(has_minus_zeros(cut.Redistribute({Partial()}).FullTensor()));
+    EXPECT_TRUE(has_minus_zeros(
+        cut.FullTensor().Redistribute({Partial()}).Redistribute({Shard(0)})));
+  }),
+              Each(IsEmpty()));
+}
+
+TEST(DTensorTest, WhatMovesNothingSharesTheMemory) {
+  LocalMesh world({1, 2});
+  EXPECT_THAT(world.OnEachRank([](const DeviceMesh& mesh, int) {
+    std::vector<float> local(4);
+    const DTensor tensor =
+        DTensor::FromLocal(local, mesh, {Partial(), Shard(0)});
+    EXPECT_EQ(tensor.Redistribute(tensor.placements()).ToLocal().data(),
+              local.data());
+    EXPECT_EQ(tensor.Redistribute({Replicate(), Shard(0)}).ToLocal().data(),
+              local.data());
+    // A result outlives the DTensor that it was made from.
+    DTensor whole = tensor.FullTensor();
+    EXPECT_NE(whole.ToLocal().data(), local.data());
+    whole = whole.Redistribute(whole.placements());
+    const Tensor view = whole.ToLocal();
+    EXPECT_EQ(static_cast<const float*>(view.data())[7], 0);
+  }),
+              Each(IsEmpty()));
+}
+
+TEST(DTensorTest, ASliceOfAMeshHasItsOwnTensors) {
+  LocalMesh world({2, 2});
+  EXPECT_THAT(world.OnEachRank([](const DeviceMesh& mesh, int rank) {
+    for (const int dim : {0, 1}) {
+      std::vector<int32_t> local = {rank};
+      const DTensor whole =
+          DTensor::FromLocal(local, mesh["d" + std::to_string(dim)], {Shard(0)})
+              .FullTensor();
+      const auto* const values =
+          static_cast<const int32_t*>(whole.ToLocal().data());
+      EXPECT_EQ(whole.shape(), Shape{2});
+      EXPECT_EQ(values[0], dim == 0 ? rank % 2 : rank / 2 * 2);
+      EXPECT_EQ(values[1], values[0] + (dim == 0 ? 2 : 1));
+    }
+  }),
+              Each(IsEmpty()));
+}
+
 TEST(DTensorTest, ASumIsTheSameOnAllRanksBitForBit) {
   LocalMesh world({2, 2});
   std::vector<std::vector<float>> results(4);
@@ -435,7 +516,7 @@ TEST(DTensorTest, TheWholeShapeIsTheSumOfTheParts) {
                                               mesh, {Shard(0), Shard(0)});
     EXPECT_THAT(tensor.shape(), ElementsAre(7, 3));
     EXPECT_EQ(tensor.ToText(),
-              "float32[7,3] (S(0), S(0)) on DeviceMesh((2, 2), cpu)");
+              "float32[7,3] (S(0), S(0)) on DeviceMesh((d0=2, d1=2), cpu)");
     EXPECT_EQ(tensor.ToLocal().data(), local.data());
     EXPECT_THAT(tensor.box().offsets, ElementsAre(2 * rank, 0));
     const DTensor other = DTensor::FromLocal(Tensor(local.data(), {2, 3}), mesh,
@@ -638,10 +719,10 @@ TEST(DTensorErrorsTest, RandomNumbersNeedFloatsAndWholeValues) {
   EXPECT_EQ(message(DataType::kFloat32, Shard(0), 0, 1), "");
   EXPECT_EQ(message(DataType::kInt32, Shard(0), 0, 1),
             "random numbers are float16, bfloat16, float32 or float64, the "
-            "tensor is int32[4] (S(0)) on DeviceMesh((1), cpu)");
+            "tensor is int32[4] (S(0)) on DeviceMesh((d0=1), cpu)");
   EXPECT_EQ(message(DataType::kFloat32, Partial(), 0, 1),
             "no random numbers for a sum that is to be made: float32[4] "
-            "(P(sum)) on DeviceMesh((1), cpu)");
+            "(P(sum)) on DeviceMesh((d0=1), cpu)");
   EXPECT_EQ(message(DataType::kFloat32, Shard(0), 1, 0),
             "argument low: 1 is above high: 0");
   world.OnEachRank([&](const DeviceMesh& mesh, int) {

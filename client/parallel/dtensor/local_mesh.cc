@@ -29,6 +29,10 @@ LocalMesh::LocalMesh(const std::vector<int64_t>& shape)
 LocalMesh::LocalMesh(const std::vector<int64_t>& shape,
                      const std::vector<int>& ranks) {
   const int size = static_cast<int>(ranks.size());
+  DeviceMeshOptions options;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    options.dim_names.push_back("d" + std::to_string(dim));
+  }
   for (int rank = 0; rank <= size; ++rank) {
     MeshWorld world;
     world.rank = rank;
@@ -41,7 +45,8 @@ LocalMesh::LocalMesh(const std::vector<int64_t>& shape,
       }
       return LocalGroups::NonMember();
     };
-    meshes_.push_back(DeviceMesh::FromArray(world, "cpu", shape, ranks));
+    meshes_.push_back(
+        DeviceMesh::FromArray(world, "cpu", shape, ranks, options));
   }
 }
 

@@ -17,7 +17,8 @@ namespace muster::testing {
 
 class LocalMesh {
  public:
-  // `ranks`, row-major, are the numbers from 0 on, in any order.
+  // `ranks`, row-major, are the numbers from 0 on, in any order. The dimensions
+  // are called d0, d1 and so on.
   LocalMesh(const std::vector<int64_t>& shape, const std::vector<int>& ranks);
   // In ascending order.
   explicit LocalMesh(const std::vector<int64_t>& shape);

@@ -43,7 +43,7 @@ void GatherSequenceInParts(
   };
   const int own = group->rank();
   internal::CheckShape("input", input, find_box(own).lengths, {});
-  if (input.bytes() > 0) {
+  if (input.bytes() > 0 && find_rows(own).data() != input.data()) {
     std::memcpy(find_rows(own).data(), input.data(), input.bytes());
   }
 

@@ -340,7 +340,7 @@ TEST_P(TensorParallelTest, AnEmbeddingIsOneProcess) {
     ASSERT_EQ(range.first, expected.first);
     ASSERT_EQ(range.count, expected.count);
     Matrix own = CutRows(table, expected);
-    Matrix out(6, kWidth);
+    Matrix out = Random(6, kWidth, 10);
     const Tensor ids2(ids.data(), {2, 3});
     const Tensor out3(out.values.data(), {2, 3, kWidth});
     ParallelEmbeddingForward(out3, own.tensor(), ids2, kVocabulary, tp);
