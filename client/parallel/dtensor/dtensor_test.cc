@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -357,7 +356,8 @@ void RunMoves(const Shape& mesh_shape, const std::vector<int>& ranks,
         expected.push_back(whole[static_cast<size_t>(element)]);
       }
       ASSERT_EQ(local.bytes(), expected.size() * sizeof(T));
-      EXPECT_EQ(std::memcmp(local.data(), expected.data(), local.bytes()), 0)
+      const auto* const bits = static_cast<const T*>(local.data());
+      EXPECT_EQ(std::vector<T>(bits, bits + expected.size()), expected)
           << tensor.ToText();
       EXPECT_EQ(local.data_type(), type);
     };

@@ -125,7 +125,6 @@ class Choice {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       TensorLayout wanted = inputs_[i];
       wanted.placements = candidate_.inputs[i];
-      if (!IsPossible(wanted)) return;
       const RedistributePlan plan =
           PlanRedistribute(inputs_[i], wanted.placements, mesh_shape_);
       candidate_.bytes += plan.bytes();
