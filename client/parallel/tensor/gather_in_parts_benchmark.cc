@@ -1,10 +1,12 @@
 // An all_gather of rows and their product with a weight: one after the other,
-// and in parts (GatherSequenceInParts). Two ranks are threads, over gloo on the
-// loopback interface. On it the gather takes processor time, which nothing can
-// hide: give it the speed of a network, in a name space of its own.
+// and in parts (GatherSequenceInParts). Two ranks are threads, over gloo. In
+// one process the gather is a copy, which takes processor time that nothing can
+// hide: take away the copy, and give the loopback interface the speed of a
+// network, in a name space of its own.
 //
 //   unshare -n sh -c 'ip link set lo up; tc qdisc add dev lo root tbf
-//     rate 2gbit burst 1mb latency 100ms; gather_in_parts_benchmark'
+//     rate 2gbit burst 1mb latency 100ms;
+//     MUSTER_GLOO_PEER_MEMORY=0 gather_in_parts_benchmark'
 
 #include <chrono>
 #include <cstddef>
