@@ -1,5 +1,5 @@
-// The errors that ranks get if arguments are bad, if a stage throws and if a rank
-// leaves.
+// The errors that ranks get if arguments are bad, if a stage throws and if a
+// rank leaves.
 
 #include <functional>
 #include <memory>
