@@ -128,7 +128,7 @@ struct DiLoCoOptions {
 class DiLoCo {
  public:
   // Sets all ranks' parameters to those of the group's rank 0.
-  DiLoCo(std::vector<Tensor> parameters, const DiLoCoOptions& options);
+  DiLoCo(const std::vector<Tensor>& parameters, const DiLoCoOptions& options);
   DiLoCo(DiLoCo&&) noexcept;
   DiLoCo& operator=(DiLoCo&&) noexcept;
   ~DiLoCo();

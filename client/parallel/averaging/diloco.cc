@@ -150,7 +150,8 @@ struct DiLoCo::Impl {
   std::vector<Fragment> fragments;
 };
 
-DiLoCo::DiLoCo(std::vector<Tensor> parameters, const DiLoCoOptions& options)
+DiLoCo::DiLoCo(const std::vector<Tensor>& parameters,
+               const DiLoCoOptions& options)
     : impl_(std::make_unique<Impl>(parameters, options)) {}
 
 DiLoCo::DiLoCo(DiLoCo&&) noexcept = default;
