@@ -28,8 +28,9 @@ constexpr char kSeparator = '\n';
 
 }  // namespace
 
-void Arguments::AddTensors(const std::string& argument,
-                           const std::vector<Tensor>& tensors, bool cpu_only) {
+void AgreedArguments::AddTensors(const std::string& argument,
+                                 const std::vector<Tensor>& tensors,
+                                 bool cpu_only) {
   Add(absl::StrCat("the number of ", argument), absl::StrCat(tensors.size()));
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
@@ -51,15 +52,15 @@ void Arguments::AddTensors(const std::string& argument,
   }
 }
 
-void Arguments::CheckAtLeast(const std::string& argument, int64_t value,
-                             int64_t least) {
+void AgreedArguments::CheckAtLeast(const std::string& argument, int64_t value,
+                                   int64_t least) {
   Add(absl::StrCat("option ", argument), absl::StrCat(value));
   if (value >= least) return;
   SetFault(absl::StrCat("option ", argument, " must be at least ", least,
                         " but was ", value));
 }
 
-void Arguments::Agree(const std::shared_ptr<ProcessGroup>& group) const {
+void AgreedArguments::Agree(const std::shared_ptr<ProcessGroup>& group) const {
   std::string fault = fault_;
   std::replace(fault.begin(), fault.end(), kSeparator, ' ');
   std::vector<std::string> mine = {absl::StrCat(static_cast<int>(fault_code_)),

@@ -15,10 +15,10 @@
 namespace muster::internal {
 
 // One rank's arguments.
-class Arguments {
+class AgreedArguments {
  public:
   // `name` is that of the class.
-  explicit Arguments(std::string name) : name_(std::move(name)) {}
+  explicit AgreedArguments(std::string name) : name_(std::move(name)) {}
 
   // Adds an argument. Its texts must be equal on all ranks.
   void Add(std::string argument, std::string text) {

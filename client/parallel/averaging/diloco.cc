@@ -115,7 +115,7 @@ struct DiLoCo::Impl {
   }
 
   void Check(const std::vector<Tensor>& parameters) const {
-    internal::Arguments arguments("DiLoCo");
+    internal::AgreedArguments arguments("DiLoCo");
     arguments.CheckAtLeast("fragments", options.fragments, 1);
     arguments.CheckAtLeast("period", options.period, options.fragments);
     arguments.CheckAtLeast("first_step", options.first_step, 0);

@@ -12,7 +12,7 @@
 namespace muster {
 namespace {
 
-using internal::Arguments;
+using internal::AgreedArguments;
 
 void Average(const std::vector<Tensor>& tensors,
              const std::shared_ptr<ProcessGroup>& group) {
@@ -33,7 +33,7 @@ PeriodicModelAverager::PeriodicModelAverager(
       step_(options.first_step) {
   if (options_.group == nullptr) options_.group = WorldGroup();
   if (IsForOthers(options_.group, "periodic_model_averager")) return;
-  Arguments arguments("PeriodicModelAverager");
+  AgreedArguments arguments("PeriodicModelAverager");
   arguments.CheckAtLeast("period", options.period, 1);
   arguments.CheckAtLeast("warmup_steps", options.warmup_steps, 0);
   arguments.CheckAtLeast("first_step", options.first_step, 0);
@@ -61,7 +61,7 @@ PostLocalSgd::PostLocalSgd(std::vector<Tensor> parameters,
                                         .group = options.group}) {
   if (options_.group == nullptr) options_.group = WorldGroup();
   if (IsForOthers(options_.group, "post_local_sgd")) return;
-  Arguments arguments("PostLocalSgd");
+  AgreedArguments arguments("PostLocalSgd");
   arguments.AddTensors("gradients", gradients_, /*cpu_only=*/false);
   arguments.Agree(options_.group);
 }

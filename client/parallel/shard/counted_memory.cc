@@ -74,7 +74,7 @@ void CountedMemory::Free() {
   symmetric_ = {};
 }
 
-CountedMemory BufferPool::Take() {
+CountedMemory CountedBufferPool::Take() {
   if (!free_.empty()) {
     CountedMemory memory = std::move(free_.back());
     free_.pop_back();

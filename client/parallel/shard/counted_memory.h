@@ -62,10 +62,10 @@ class CountedMemory {
 // Buffers of one size for the collectives of a group, which are kept: symmetric
 // memory if the group has it. Whether there is a free one depends only on the
 // calls, so that all ranks allocate together.
-class BufferPool {
+class CountedBufferPool {
  public:
-  BufferPool(std::shared_ptr<ProcessGroup> group, MemoryCounter& counter,
-             MemoryCounter::Kind kind, int64_t bytes)
+  CountedBufferPool(std::shared_ptr<ProcessGroup> group, MemoryCounter& counter,
+                    MemoryCounter::Kind kind, int64_t bytes)
       : group_(std::move(group)),
         counter_(counter),
         kind_(kind),

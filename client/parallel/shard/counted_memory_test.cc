@@ -36,7 +36,8 @@ TEST(BufferPoolTest, KeepsBuffersThatAreSymmetricWhereTheGroupHasThat) {
     testing::LocalGroups groups(2, std::chrono::seconds(60), backend);
     EXPECT_THAT(groups.OnEachRank([&](const auto& group, int) {
       MemoryCounter counter;
-      BufferPool pool(group, counter, &MemoryStats::reduce_buffers, 1000);
+      CountedBufferPool pool(group, counter, &MemoryStats::reduce_buffers,
+                             1000);
       CountedMemory one = pool.Take();
       EXPECT_EQ(one.is_symmetric(), backend == "shm");
       const CountedMemory other = pool.Take();

@@ -24,10 +24,10 @@
 namespace muster {
 namespace {
 
-using internal::BufferPool;
 using internal::CallHeader;
 using internal::CallKind;
 using internal::CallOrder;
+using internal::CountedBufferPool;
 using internal::CountedMemory;
 using internal::Invalid;
 using internal::MemoryCounter;
@@ -221,8 +221,8 @@ class FullyShard::Impl {
   TrafficStats traffic_;
   std::vector<std::string> names_;
   std::vector<GroupState> groups_;
-  std::unique_ptr<BufferPool> gather_buffers_;
-  std::unique_ptr<BufferPool> reduce_buffers_;
+  std::unique_ptr<CountedBufferPool> gather_buffers_;
+  std::unique_ptr<CountedBufferPool> reduce_buffers_;
   std::deque<int> gathering_;
   std::deque<Reduction> reductions_;
   bool sync_ = true;
@@ -257,12 +257,12 @@ FullyShard::Impl::Impl(const std::vector<ShardGroup>& groups,
     ranks_.replicate_group->Broadcast(state.data->ShardBlock(), {},
                                       {.group_src = 0});
   }
-  gather_buffers_ = std::make_unique<BufferPool>(group_, counter_,
-                                                 &MemoryStats::gather_buffers,
-                                                 gather_bytes * this->ranks());
-  reduce_buffers_ = std::make_unique<BufferPool>(group_, counter_,
-                                                 &MemoryStats::reduce_buffers,
-                                                 reduce_bytes * this->ranks());
+  gather_buffers_ = std::make_unique<CountedBufferPool>(
+      group_, counter_, &MemoryStats::gather_buffers,
+      gather_bytes * this->ranks());
+  reduce_buffers_ = std::make_unique<CountedBufferPool>(
+      group_, counter_, &MemoryStats::reduce_buffers,
+      reduce_bytes * this->ranks());
 }
 
 FullyShard::Impl::GroupState& FullyShard::Impl::FindState(int group) {
