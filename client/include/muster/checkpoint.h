@@ -21,7 +21,9 @@
 //
 // A checkpoint is whole or absent. It is written into a folder with a temporary
 // name, and the last step renames that. What a crash leaves behind is removed
-// by the next save. Only one program may save in a storage at a time.
+// by the next save, as is what an unfinished save has written: that one then
+// fails. So only one save at a time may run in a storage; wait for a background
+// save before SaveCheckpoint.
 //
 // Tensors are on the CPU (others: kUnimplemented), of every type but
 // complex128, opaque elements and pairs of values and indices, which

@@ -367,7 +367,8 @@ TEST_F(CheckpointTest, ARankThatLeavesInTheMiddleFailsTheSaveOnTheOthers) {
 
 TEST_F(CheckpointTest, TheNextSaveRemovesLeftoversAndNothingElse) {
   LocalGroups groups(2);
-  for (const char* name : {"/step-3.tmp-1", "/notes", "/step-x"}) {
+  for (const char* name :
+       {"/step-3.tmp-0123456789abcdef", "/notes", "/step-x"}) {
     fs::create_directories(folder_.path() + name);
     std::ofstream(folder_.path() + name + "/file") << "text";
   }
@@ -378,6 +379,33 @@ TEST_F(CheckpointTest, TheNextSaveRemovesLeftoversAndNothingElse) {
                   "step-1/rank-00000.safetensors",
                   "step-1/rank-00001.safetensors", "step-x", "step-x/file"));
   EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1));
+}
+
+// The other save takes the folder of this one for a leftover, at the last
+// moment: just before, and just after the manifest is written.
+TEST_F(CheckpointTest, ASaveThatAnotherEndsLosesNothing) {
+  for (const char* call_name : {"create", "finish"}) {
+    LocalGroups groups(2);
+    ASSERT_THAT(Save(groups, 2, 1), Each(""));
+    LocalGroups others(2);
+    std::vector<std::string> others_thrown;
+    const auto interrupt = [&](const StorageCall& call) {
+      if (call.name == call_name && call.path.ends_with("checkpoint.json")) {
+        others_thrown = Save(others, 2, 2);
+      }
+      return OkStatus();
+    };
+    WatchedStorage storage(storage_, interrupt);
+    EXPECT_THAT(groups.OnEachRank([&](const auto& group, int rank) {
+      SaveCheckpoint(storage, 3, MakeState(rank, 2).shards(),
+                     {.group = group, .keep_newest = 1});
+    }),
+                Each(HasSubstr("Is this the only save in it?")));
+    EXPECT_THAT(others_thrown, Each(""));
+    EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1, 2));
+    EXPECT_TRUE(Load(2).ok());
+    fs::remove_all(folder_.path());
+  }
 }
 
 TEST_F(CheckpointTest, KeepsTheNewestAndEveryKth) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -223,8 +224,12 @@ std::string MakeTemporaryName(int64_t step) {
 }
 
 bool IsTemporaryName(absl::string_view folder) {
-  return absl::StartsWith(folder, kFolderPrefix) &&
-         absl::StrContains(folder, kTemporary);
+  const size_t at = folder.find(kTemporary);
+  if (at == absl::string_view::npos) return false;
+  const absl::string_view random = folder.substr(at + kTemporary.size());
+  return ParseFolderName(folder.substr(0, at)).has_value() &&
+         random.size() == 16 &&
+         std::all_of(random.begin(), random.end(), absl::ascii_isxdigit);
 }
 
 std::string MakeFileName(int rank) {

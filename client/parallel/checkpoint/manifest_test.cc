@@ -74,7 +74,8 @@ TEST(ManifestTest, ATemporaryNameIsNoCheckpoint) {
   EXPECT_FALSE(IsTemporaryName("step-100"));
   EXPECT_TRUE(IsTemporaryName(MakeTemporaryName(100)));
   EXPECT_NE(MakeTemporaryName(100), MakeTemporaryName(100));
-  EXPECT_FALSE(IsTemporaryName("notes.tmp-1"));
+  EXPECT_FALSE(IsTemporaryName("notes.tmp-0123456789abcdef"));
+  EXPECT_FALSE(IsTemporaryName("step-100.tmp-backup"));
 }
 
 }  // namespace

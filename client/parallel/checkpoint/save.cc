@@ -171,13 +171,20 @@ Status CheckpointSave::Prepare() {
     if (folder == MakeFolderName(step_)) {
       return AlreadyExistsError("exists already");
     }
-    if (!IsTemporaryName(folder)) continue;
-    const Status removed = storage_.Remove(folder);
-    LOG_IF(WARNING, !removed.ok())
-        << "leftover of a checkpoint stays: " << removed;
+    if (IsTemporaryName(folder)) RemoveLeftover(folder);
   }
   folder_ = MakeTemporaryName(step_);
   return OkStatus();
+}
+
+// Gives the folder another name first. If a save still writes to it, either
+// that renames it before, or it finds it gone.
+void CheckpointSave::RemoveLeftover(const std::string& folder) const {
+  const std::string away = MakeTemporaryName(step_);
+  Status removed = storage_.Rename(folder, away);
+  if (removed.ok()) removed = storage_.Remove(away);
+  LOG_IF(WARNING, !removed.ok())
+      << "leftover of a checkpoint stays: " << removed;
 }
 
 void CheckpointSave::CopyShards() {
@@ -289,8 +296,9 @@ CheckpointSave::Verdict CheckpointSave::Commit(
   }
   if (!verdict.status.ok()) return verdict;
   const Manifest manifest = MakeManifest(written);
-  Status status = CheckFiles(manifest);
-  if (status.ok()) status = WriteManifest(manifest);
+  Status status = WriteManifest(manifest);
+  // At the end, because another save may have taken the folder away.
+  if (status.ok()) status = CheckFiles(manifest);
   if (status.ok()) status = storage_.Rename(folder_, MakeFolderName(step_));
   if (status.ok()) return verdict;
   const int first = ranks_.front().rank;
@@ -337,7 +345,8 @@ Status CheckpointSave::CheckFiles(const Manifest& manifest) const {
     return FailedPreconditionError(absl::StrCat(
         base::Quote(path), " has ", file.bytes, " bytes where it was written, ",
         size < 0 ? reader.status().message() : absl::StrCat(size, " bytes"),
-        " here: do all ranks write to the same storage?"));
+        " here: do all ranks write to the same storage? Is this the only save "
+        "in it?"));
   }
   return OkStatus();
 }

@@ -69,6 +69,7 @@ class CheckpointSave {
   Manifest MakeManifest(const std::vector<std::string>& results) const;
   Status CheckFiles(const Manifest& manifest) const;
   Status WriteManifest(const Manifest& manifest) const;
+  void RemoveLeftover(const std::string& folder) const;
   void RemoveFolder() const;
   void RemoveOld() const;
 
