@@ -117,7 +117,8 @@ struct DiLoCoOptions {
 // parameters as a gradient, to which an outer optimiser, SGD with Nesterov
 // momentum, applies:
 //
-//   gradient = average over ranks of (outer - parameters)
+//   gradient = average over ranks of (parameters after the last outer step -
+//              parameters)
 //   momentum = outer_momentum * momentum + gradient
 //   outer -= outer_learning_rate * (gradient + outer_momentum * momentum)
 //   parameters = outer

@@ -37,8 +37,7 @@ class OuterOptimizer {
 
   void Step(ProcessGroup& group, double learning_rate, double momentum) {
     if (count_ == 0) return;
-    Load(gradient_.data());
-    for (size_t i = 0; i < count_; ++i) gradient_[i] = outer_[i] - gradient_[i];
+    ComputeGradient();
     group.AllReduce(gradient_, {.op = ReduceOp::kAvg});
     const auto rate = static_cast<T>(learning_rate);
     const auto keep = static_cast<T>(momentum);
@@ -66,6 +65,27 @@ class OuterOptimizer {
       const auto count = static_cast<size_t>(parameter.element_count());
       FindConversion(parameter).Load(values, parameter.data(), count, 1);
       values += count;
+    }
+  }
+
+  // How far the parameters have moved from where the last step left them: from
+  // `outer_` as the parameters' type has it.
+  void ComputeGradient() {
+    T* gradient = gradient_.data();
+    const T* outer = outer_.data();
+    std::vector<T> now;
+    std::vector<std::byte> stored;
+    for (const Tensor& parameter : parameters_) {
+      const auto count = static_cast<size_t>(parameter.element_count());
+      const Reduction& conversion = FindConversion(parameter);
+      stored.resize(parameter.bytes());
+      conversion.Store(stored.data(), outer, count);
+      conversion.Load(gradient, stored.data(), count, 1);
+      now.resize(count);
+      conversion.Load(now.data(), parameter.data(), count, 1);
+      for (size_t i = 0; i < count; ++i) gradient[i] -= now[i];
+      gradient += count;
+      outer += count;
     }
   }
 

@@ -193,6 +193,32 @@ TEST(DiLoCoTest, NarrowParametersHaveAWideOuterCopy) {
               Each(""));
 }
 
+// Each step moves the average by half of what a bfloat16 can say.
+TEST(DiLoCoTest, StepsBelowTheParametersPrecisionAddUp) {
+  LocalGroups world(2);
+  EXPECT_THAT(world.OnEachRank([&](const Group& group, int rank) {
+    constexpr float kUlp = 0x1p-7F;              // from 1 on
+    std::vector<uint16_t> parameter = {0x3f80};  // 1
+    DiLoCo diloco({Tensor(parameter.data(), DataType::kBfloat16, {1})},
+                  {.period = 1,
+                   .outer_learning_rate = 1,
+                   .outer_momentum = 0,
+                   .group = group});
+    const Tensor outer = diloco.state()[0];
+    for (int step = 1; step <= 20; ++step) {
+      if (rank == 0) ++parameter[0];
+      EXPECT_TRUE(diloco.Step());
+      EXPECT_EQ(*static_cast<const float*>(outer.data()),
+                1 + static_cast<float>(step) * kUlp / 2);
+    }
+    EXPECT_EQ(parameter[0], 0x3f80 + 10);
+    // Nothing moves, and nothing drifts.
+    EXPECT_TRUE(diloco.Step());
+    EXPECT_EQ(*static_cast<const float*>(outer.data()), 1 + 10 * kUlp);
+  }),
+              Each(""));
+}
+
 std::string GetError(const LocalGroups& world, const DiLoCoOptions& options,
                      StatusCode code, const std::vector<Tensor>& parameters) {
   DiLoCoOptions mine = options;
