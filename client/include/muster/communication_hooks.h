@@ -121,7 +121,8 @@ class CommunicationHook {
   // have run.
   virtual HookStage Start(const GradBucket& bucket) = 0;
 
-  // The buckets have other parameters from now on: state by index is void.
+  // The buckets have other parameters from now on: state by index is void. Also
+  // called by the constructor of the DataParallel.
   virtual void BucketsRebuilt() {}
 };
 

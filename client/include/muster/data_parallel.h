@@ -97,8 +97,8 @@ struct DataParallelOptions {
 // one thread at a time.
 //
 // Besides the errors below, functions throw what Work::Wait throws and what a
-// hook throws. The object is then unusable: all functions throw the same. The
-// destructor waits for what is started.
+// hook throws. The group is then at an end (ProcessGroup::Abort), and all
+// functions throw the same. The destructor waits for what is started.
 class DataParallel {
  public:
   // Compares names, types and shapes of parameters and buffers, and the
@@ -118,7 +118,8 @@ class DataParallel {
 
   // Begins a step, and broadcasts the buffers (not within NoSync). They come
   // from the lowest rank that is not in ShadowStep. Optional if there is
-  // nothing to broadcast; the first Ready does it otherwise. Throws DistError
+  // nothing to broadcast; the first Ready does it otherwise. A second call does
+  // nothing. Throws DistError
   // (kFailedPrecondition) if the last step has parameters that are ready, and
   // was not finished.
   void BeginStep();

@@ -390,8 +390,8 @@ TEST(CommunicationHooksTest, StagesOfAHookOfTheProgramRunInTheBucketsOrder) {
   }),
               Each(""));
   EXPECT_THAT(calls,
-              Each(ElementsAre("start 0", "start 1 last", "first 0", "first 1",
-                               "second 0", "second 1", "rebuilt")));
+              Each(ElementsAre("rebuilt", "start 0", "start 1 last", "first 0",
+                               "first 1", "second 0", "second 1", "rebuilt")));
 }
 
 class ThrowingHook : public CommunicationHook {
@@ -413,6 +413,52 @@ TEST(CommunicationHooksTest, AfterAHookHasThrownAllCallsThrowTheSame) {
   EXPECT_THROW(model.FinishStep(), std::runtime_error);
   EXPECT_THROW(model.BeginStep(), std::runtime_error);
   EXPECT_THROW(model.ShadowStep(), std::runtime_error);
+}
+
+class ThrowingOnRank0Hook : public CommunicationHook {
+ public:
+  std::string Describe() const override { return "throwing_on_rank_0"; }
+  HookStage Start(const GradBucket& bucket) override {
+    if (bucket.group->rank() == 0) throw std::runtime_error("no luck");
+    return all_reduce_->Start(bucket);
+  }
+
+ private:
+  std::shared_ptr<CommunicationHook> all_reduce_ = MakeAllReduceHook();
+};
+
+TEST(CommunicationHooksTest, WhatAHookThrowsEndsTheOtherRanks) {
+  LocalGroups groups(2);
+  const std::vector<std::string> errors =
+      groups.OnEachRank([&](const auto& group, int rank) {
+        Model memory(Shapes(1, {{4}}));
+        DataParallel model(
+            memory.parameters(),
+            {.group = group, .hook = std::make_shared<ThrowingOnRank0Hook>()});
+        if (rank == 0) {
+          EXPECT_THROW(model.Ready(0), std::runtime_error);
+          return;
+        }
+        model.Ready(0);
+        model.FinishStep();
+      });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("rank 0"));
+}
+
+// Another model, with larger buckets, in which the hook's state has no meaning.
+TEST(CommunicationHooksTest, AHookServesOneDataParallelAfterAnother) {
+  for (const auto& hook :
+       {MakeInt8CompressHook(), MakePowerSgdHook({.start_step = 0})}) {
+    LocalGroups groups(1);
+    for (const int64_t size : {8, 4096}) {
+      Model memory(Shapes(1, {{size, 8}}));
+      DataParallel model(memory.parameters(),
+                         {.group = groups.at(0), .hook = hook});
+      model.Ready(0);
+      model.FinishStep();
+    }
+  }
 }
 
 }  // namespace

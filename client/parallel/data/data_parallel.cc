@@ -76,6 +76,7 @@ class DataParallel::Reducer {
         internal::MakeArguments(parameters_, options_, *hook_));
     Broadcast(GetValues(), 0);
     Broadcast(GetBuffers(), 0);
+    hook_->BucketsRebuilt();
     // Gradients come from the last layer to the first.
     order_.resize(parameters_.size());
     std::iota(order_.rbegin(), order_.rend(), size_t{0});
@@ -90,6 +91,7 @@ class DataParallel::Reducer {
       const MutexLock lock(mutex_);
       CheckNotFailed();
       CheckNothingReady("BeginStep");
+      if (armed_) return;
       Arm();
       if (!reduces_ || !HasBuffersToSend()) return;
     }
@@ -141,6 +143,12 @@ class DataParallel::Reducer {
       const MutexLock lock(mutex_);
       CheckNotFailed();
       CheckNothingReady("ShadowStep");
+      if (armed_) {
+        internal::Throw(
+            internal::ErrorSource::kControl,
+            FailedPreconditionError("data_parallel: ShadowStep in a step that "
+                                    "BeginStep has begun"));
+      }
       if (no_sync_ > 0) {
         internal::Throw(
             internal::ErrorSource::kControl,
@@ -218,16 +226,28 @@ class DataParallel::Reducer {
   }
 
   // Keeps what `work` throws: then the ranks no longer agree on what comes
-  // next.
+  // next, and the group ends, so that no rank waits for this one.
   template <typename F>
   void Guard(F work) {
     try {
       work();
+    } catch (const std::exception& error) {
+      Fail(error.what());
+      throw;
     } catch (...) {
-      const MutexLock lock(mutex_);
-      if (failure_ == nullptr) failure_ = std::current_exception();
+      Fail("an exception");
       throw;
     }
+  }
+
+  // Called in a handler.
+  void Fail(const char* why) {
+    {
+      const MutexLock lock(mutex_);
+      if (failure_ != nullptr) return;
+      failure_ = std::current_exception();
+    }
+    group_->Abort(absl::StrCat("data_parallel: ", why));
   }
 
   void CheckNotFailed() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
