@@ -79,6 +79,7 @@ void ParallelEmbeddingBackward(const Tensor& table_gradient,
                                const TensorParallelOptions& options) {
   const auto group = internal::FindGroup(options, "ParallelEmbeddingBackward");
   if (group == nullptr) return;
+  internal::CheckFloats("table_gradient", table_gradient);
   const auto& sum =
       dataplane::Reduction::Of(table_gradient.data_type(), ReduceOp::kSum);
   auto* const to = static_cast<std::byte*>(table_gradient.data());
