@@ -93,9 +93,9 @@ struct SaveCheckpointOptions {
 // leave gaps; ranks that differ in step, shapes or types; the text names
 // tensor, ranks and boxes), kUnimplemented, kAlreadyExists (a checkpoint of
 // this step), what the storage returns (the text and culprits() name the rank).
-// Throws what Work::Wait throws if a rank is gone; if that was rank 0, at the
-// end, the checkpoint may exist. On a rank that is not in the group it logs a
-// warning and does nothing.
+// Throws what Work::Wait throws if a rank is gone or the timeout passes; at the
+// end of the save the checkpoint may then exist. On a rank that is not in the
+// group it logs a warning and does nothing.
 void SaveCheckpoint(CheckpointStorage& storage, int64_t step,
                     const std::vector<CheckpointShard>& state,
                     const SaveCheckpointOptions& options = {});

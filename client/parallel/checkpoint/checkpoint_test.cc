@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -405,6 +406,23 @@ TEST_F(CheckpointTest, ASaveThatAnotherEndsLosesNothing) {
     EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1, 2));
     EXPECT_TRUE(Load(2).ok());
     fs::remove_all(folder_.path());
+  }
+}
+
+TEST_F(CheckpointTest, WhatAStorageThrowsIsTheErrorOfAllRanks) {
+  for (const char* call_name : {"list", "create", "finish", "rename"}) {
+    LocalGroups groups(2);
+    const auto fail = [&](const StorageCall& call) -> Status {
+      if (call.name == call_name) throw std::runtime_error("broken");
+      return OkStatus();
+    };
+    WatchedStorage storage(storage_, fail);
+    EXPECT_THAT(groups.OnEachRank([&](const auto& group, int rank) {
+      SaveCheckpoint(storage, 1, MakeState(rank, 2).shards(), {.group = group});
+    }),
+                Each(HasSubstr("broken")))
+        << call_name;
+    EXPECT_THAT(ListCheckpoints(*storage_), IsEmpty());
   }
 }
 

@@ -176,7 +176,10 @@ class Directory : public CheckpointStorage {
     if (rename((root_ / from).c_str(), (root_ / to).c_str()) != 0) {
       return Failure(errno, root_ / to);
     }
-    return SyncFolder(root_);
+    Status synced = SyncFolder(root_);
+    // A caller that gets an error must find the old name.
+    if (!synced.ok()) rename((root_ / to).c_str(), (root_ / from).c_str());
+    return synced;
   }
 
   Status Remove(const std::string& folder) override {

@@ -152,7 +152,7 @@ std::vector<std::string> CheckpointSave::MakeAnswers(
       status = plan.status();
     }
   }
-  if (status.ok()) status = Prepare();
+  if (status.ok()) status = base::Guarded([&] { return Prepare(); });
   std::vector<std::string> answers;
   for (const std::vector<size_t>& write : writes) {
     json answer = ToJson(status);
@@ -240,7 +240,13 @@ void CheckpointSave::Write() {
   BroadcastObjectList(answer, std::nullopt, FromFirst());
   const json object = json::parse(answer[0]);
   ThrowIfFailed({StatusFromJson(object), object.at("culprits")});
-  if (IsFirst()) RemoveOld();
+  if (!IsFirst()) return;
+  // The checkpoint is saved, whatever happens to the old ones.
+  const Status removed = base::Guarded([&] {
+    RemoveOld();
+    return OkStatus();
+  });
+  LOG_IF(WARNING, !removed.ok()) << "old checkpoints stay: " << removed;
 }
 
 StatusOr<std::string> CheckpointSave::WriteFile() {
