@@ -27,7 +27,7 @@ namespace {
 using muster::testing::LocalGroups;
 
 constexpr int kRanks = 2;
-constexpr int64_t kRows = 2048;  // Of both ranks.
+constexpr int64_t kRows = 2048;  // The ranks' rows together.
 constexpr int64_t kWidth = 1024;
 
 using Matrix =
