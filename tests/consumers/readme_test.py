@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Builds and runs the programs of READMEs, with the commands that they print,
-against an installed muster. (tests/deploy/packages_test.py does so with the
-packages, for the quick start.)
+"""Builds and runs the programs of READMEs, or beside them in examples/, with the
+commands that they print, against an installed muster.
+(tests/deploy/packages_test.py does so with the packages, for the quick start.)
 
 Run in the runfiles (or a clone) with the built files in the same layout.
 """
 
+import glob
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -51,6 +53,8 @@ class ReadmeTest(unittest.TestCase):
                                      re.S):
             with open(f"{work}/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
+        for name in glob.glob(os.path.join(os.path.dirname(path), "examples/*.cc")):
+            shutil.copy(name, work)
         # What the packages do for every user.
         environment = {
             "PATH": f"{prefix}/bin:/usr/bin:/bin", "HOME": folder.name,
