@@ -1,4 +1,4 @@
-// The support table in README.md matches the code.
+// The table in SUPPORT.md matches the code.
 
 #include <algorithm>
 #include <fstream>
@@ -223,17 +223,17 @@ std::string Expected() {
                     {"nccl", nccl.get(), {DeviceType::kCuda, 0}}});
 }
 
-TEST(SupportTableTest, ReadmeSaysWhatTheCodeSays) {
-  std::ifstream file("dataplane/README.md");
-  std::stringstream readme;
-  readme << file.rdbuf();
-  const std::string text = readme.str();
+TEST(SupportTableTest, TableSaysWhatTheCodeSays) {
+  std::ifstream file("dataplane/SUPPORT.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  const std::string text = page.str();
   const size_t begin = text.find(kBegin);
   const size_t end = text.find(kEnd);
   ASSERT_NE(begin, std::string::npos);
   ASSERT_NE(end, std::string::npos);
   const size_t first = begin + sizeof(kBegin) - 1;
-  // On failure, copy Expected() to README.md.
+  // On failure, copy Expected() to SUPPORT.md.
   EXPECT_EQ(text.substr(first, end - first), Expected());
 }
 

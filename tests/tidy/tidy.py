@@ -82,7 +82,7 @@ NAMED_BY_TARGET = ("_test.cc", "_test.py", "_benchmark.cc")
 
 LINES_MAX = 1500
 # The most words of one README, of the root's, and of all of them.
-README_WORDS_MAX, ROOT_README_WORDS_MAX, ALL_WORDS_MAX = 2500, 1500, 15500
+README_WORDS_MAX, ROOT_README_WORDS_MAX, ALL_WORDS_MAX = 2500, 1500, 15000
 BINARY_BYTES_MAX = 256 * 1024
 
 # Built from parts, so that this file does not violate its own rules.
