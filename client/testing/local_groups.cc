@@ -18,9 +18,30 @@ namespace muster::testing {
 using internal::ErrorResolver;
 using internal::GroupState;
 
+namespace {
+
+std::vector<int> MakeRanks(int size) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(LocalGroups::GlobalRank(rank));
+  }
+  return ranks;
+}
+
+}  // namespace
+
 LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
                          const std::string& backend)
-    : groups_(static_cast<size_t>(size)) {
+    : LocalGroups(MakeRanks(size), timeout, backend) {}
+
+LocalGroups::LocalGroups(const std::vector<int>& ranks)
+    : LocalGroups(ranks, std::chrono::seconds(60), "gloo") {}
+
+LocalGroups::LocalGroups(const std::vector<int>& ranks,
+                         std::chrono::milliseconds timeout,
+                         const std::string& backend)
+    : groups_(ranks.size()) {
+  const auto size = static_cast<int>(ranks.size());
   const auto store = std::make_shared<dataplane::testing::InMemoryStore>();
   internal::GroupStateOptions options;
   options.name = "local";
@@ -31,10 +52,8 @@ LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
   options.is_world = false;
   ErrorResolver::Options judging;
   judging.verdict_timeout = std::chrono::milliseconds(0);
-  for (int rank = 0; rank < size; ++rank) {
-    options.seats.push_back({.rank = GlobalRank(rank)});
-    judging.ranks.push_back(GlobalRank(rank));
-  }
+  for (const int rank : ranks) options.seats.push_back({.rank = rank});
+  judging.ranks = ranks;
   std::vector<std::thread> threads;
   threads.reserve(groups_.size());
   for (int rank = 0; rank < size; ++rank) {

@@ -21,6 +21,8 @@ class LocalGroups {
   explicit LocalGroups(
       int size, std::chrono::milliseconds timeout = std::chrono::seconds(60),
       const std::string& backend = "gloo");
+  // Has these global ranks, which ascend, over gloo.
+  explicit LocalGroups(const std::vector<int>& ranks);
   ~LocalGroups();
 
   LocalGroups(const LocalGroups&) = delete;
@@ -44,6 +46,9 @@ class LocalGroups {
   void Leave(int rank);
 
  private:
+  LocalGroups(const std::vector<int>& ranks, std::chrono::milliseconds timeout,
+              const std::string& backend);
+
   std::vector<std::shared_ptr<ProcessGroup>> groups_;
 };
 

@@ -5,9 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/groups/group_state.h"
-#include "client/parallel/averaging/agreement.h"
+#include "client/parallel/averaging/arguments.h"
 #include "dataplane/reduction.h"
 #include "muster/averaging.h"
 #include "muster/dataplane/collective.h"
@@ -135,16 +134,16 @@ struct DiLoCo::Impl {
   }
 
   void Check(const std::vector<Tensor>& parameters) const {
-    internal::AgreedArguments arguments("DiLoCo");
-    arguments.CheckAtLeast("fragments", options.fragments, 1);
-    arguments.CheckAtLeast("period", options.period, options.fragments);
-    arguments.CheckAtLeast("first_step", options.first_step, 0);
-    arguments.Add("option outer_learning_rate",
-                  absl::StrCat(options.outer_learning_rate));
-    arguments.Add("option outer_momentum",
-                  absl::StrCat(options.outer_momentum));
-    arguments.AddTensors("parameters", parameters, /*cpu_only=*/true);
-    arguments.Agree(options.group);
+    internal::Agreement arguments("DiLoCo");
+    arguments.AddAtLeast("option fragments", options.fragments, 1);
+    arguments.AddAtLeast("option period", options.period, options.fragments);
+    arguments.AddAtLeast("option first_step", options.first_step, 0);
+    arguments.AddNumber("option outer_learning_rate",
+                        options.outer_learning_rate);
+    arguments.AddNumber("option outer_momentum", options.outer_momentum);
+    internal::AddTensors("parameters", parameters, /*cpu_only=*/true,
+                         arguments);
+    arguments.Check({options.group});
   }
 
   bool Step() {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "client/groups/group_state.h"
-#include "client/parallel/averaging/agreement.h"
+#include "client/parallel/averaging/arguments.h"
 #include "muster/averaging.h"
 #include "muster/coalescing.h"
 #include "muster/distributed.h"
@@ -12,7 +12,7 @@
 namespace muster {
 namespace {
 
-using internal::AgreedArguments;
+using internal::Agreement;
 
 void Average(const std::vector<Tensor>& tensors,
              const std::shared_ptr<ProcessGroup>& group) {
@@ -33,12 +33,13 @@ PeriodicModelAverager::PeriodicModelAverager(
       step_(options.first_step) {
   if (options_.group == nullptr) options_.group = WorldGroup();
   if (IsForOthers(options_.group, "periodic_model_averager")) return;
-  AgreedArguments arguments("PeriodicModelAverager");
-  arguments.CheckAtLeast("period", options.period, 1);
-  arguments.CheckAtLeast("warmup_steps", options.warmup_steps, 0);
-  arguments.CheckAtLeast("first_step", options.first_step, 0);
-  arguments.AddTensors("parameters", parameters_, /*cpu_only=*/false);
-  arguments.Agree(options_.group);
+  Agreement arguments("PeriodicModelAverager");
+  arguments.AddAtLeast("option period", options.period, 1);
+  arguments.AddAtLeast("option warmup_steps", options.warmup_steps, 0);
+  arguments.AddAtLeast("option first_step", options.first_step, 0);
+  internal::AddTensors("parameters", parameters_, /*cpu_only=*/false,
+                       arguments);
+  arguments.Check({options_.group});
 }
 
 bool PeriodicModelAverager::AverageParameters() {
@@ -61,9 +62,9 @@ PostLocalSgd::PostLocalSgd(std::vector<Tensor> parameters,
                                         .group = options.group}) {
   if (options_.group == nullptr) options_.group = WorldGroup();
   if (IsForOthers(options_.group, "post_local_sgd")) return;
-  AgreedArguments arguments("PostLocalSgd");
-  arguments.AddTensors("gradients", gradients_, /*cpu_only=*/false);
-  arguments.Agree(options_.group);
+  Agreement arguments("PostLocalSgd");
+  internal::AddTensors("gradients", gradients_, /*cpu_only=*/false, arguments);
+  arguments.Check({options_.group});
 }
 
 void PostLocalSgd::AverageGradients() {

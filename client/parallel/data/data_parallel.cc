@@ -15,7 +15,6 @@
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
-#include "client/parallel/data/agreement.h"
 #include "client/parallel/data/buckets.h"
 #include "client/parallel/data/parameter_checks.h"
 #include "client/parallel/data/step_log.h"
@@ -24,6 +23,7 @@
 #include "muster/base/thread_annotations.h"
 #include "muster/debug.h"
 #include "muster/distributed.h"
+#include "muster/objects.h"
 
 namespace muster {
 
@@ -71,9 +71,7 @@ class DataParallel::Reducer {
         contributes_(parameters_.size(), 0),
         expected_(parameters_.size(), 1) {
     if (!is_member_) return;
-    internal::CheckArgumentsAgree(
-        group_, "data_parallel",
-        internal::MakeArguments(parameters_, options_, *hook_));
+    internal::MakeAgreement(parameters_, options_, *hook_).Check({group_});
     Broadcast(GetValues(), 0);
     Broadcast(GetBuffers(), 0);
     hook_->BucketsRebuilt();
@@ -363,6 +361,7 @@ class DataParallel::Reducer {
   void Reduce(bool is_shadow) {
     const bool finds_unused = FindsUnused();
     std::vector<std::string> missing;
+    std::vector<std::string> all_missing;
     bool is_incomplete = false;
     Guard([&] {
       missing = CompleteBuckets(is_shadow);
@@ -385,17 +384,42 @@ class DataParallel::Reducer {
       }
       LogStep(wait_start, is_shadow);
       FinishReduced(is_shadow);
+      if (is_incomplete) {
+        AllGatherObject(all_missing, NamesText(missing), {.group = group_});
+      }
     });
-    if (!is_incomplete) return;
-    internal::ThrowOnAllRanks(
-        group_,
-        absl::StrCat("data_parallel: parameters without a gradient in step ",
-                     steps_,
-                     options_.static_graph
-                         ? ", which had one in the first step of the static "
-                           "graph"
-                         : " (find_unused_parameters allows that)"),
-        missing.empty() ? "" : NamesText(missing));
+    if (is_incomplete) ThrowMissing(all_missing);
+  }
+
+  // `missing` has the names of each rank's missing parameters, by rank.
+  [[noreturn]] void ThrowMissing(
+      const std::vector<std::string>& missing) const {
+    const std::vector<int> ranks = group_->ranks();
+    std::vector<std::string> parts;
+    internal::Culprits culprits;
+    for (size_t rank = 0; rank < missing.size(); ++rank) {
+      if (missing[rank].empty()) continue;
+      culprits.members.push_back(
+          group_->state()->GetMember(static_cast<int>(rank)));
+      if (parts.size() < base::kRanksInTextMax) {
+        parts.push_back(
+            absl::StrCat("rank ", ranks[rank], ": ", missing[rank]));
+      }
+    }
+    if (culprits.size() > parts.size()) {
+      parts.push_back(
+          absl::StrCat("and ", culprits.size() - parts.size(), " more ranks"));
+    }
+    internal::Throw(
+        internal::ErrorSource::kControl,
+        internal::WithCulprits(
+            FailedPreconditionError(absl::StrCat(
+                "data_parallel: parameters without a gradient in step ", steps_,
+                options_.static_graph
+                    ? ", which had one in the first step of the static graph"
+                    : " (find_unused_parameters allows that)",
+                ": ", absl::StrJoin(parts, "; "))),
+            culprits));
   }
 
   std::vector<uint8_t> GetContributions() const {

@@ -619,35 +619,34 @@ TEST(DataParallelStepsTest, WhatDiffersBetweenRanksIsNamedOnAllOfThem) {
   EXPECT_EQ(first([](Parameters& parameters, auto&, auto&) {
               parameters[1].name = "other\n";
             }),
-            "data_parallel: rank 0 has parameter 1 \"p1\" float32[4,2], rank "
-            "10 has parameter 1 \"other\\n\" float32[4,2]");
+            "data_parallel: parameter 1: rank 10 has \"other\\n\" "
+            "float32[4,2], rank 0 has \"p1\" float32[4,2]");
   EXPECT_EQ(first([](Parameters& parameters, Parameter& extra, auto&) {
               parameters[1] = extra;
               parameters[1].name = "p1";
             }),
-            "data_parallel: rank 0 has parameter 1 \"p1\" float32[4,2], rank "
-            "10 has parameter 1 \"p1\" float64[4]");
+            "data_parallel: parameter 1: rank 10 has \"p1\" float64[4], rank "
+            "0 has \"p1\" float32[4,2]");
   EXPECT_EQ(first([](Parameters& parameters, Parameter& extra, auto&) {
               extra.name = "p2";
               parameters.push_back(extra);
             }),
-            "data_parallel: rank 0 has buffer 0 \"mean\" float32[2], rank 10 "
-            "has parameter 2 \"p2\" float64[4]");
+            "data_parallel: rank 10 has parameter 2 \"p2\" float64[4], rank 0 "
+            "has buffer 0 \"mean\" float32[2]");
   EXPECT_EQ(first([](auto&, auto&, DataParallelOptions& options) {
               options.buffers.clear();
             }),
-            "data_parallel: rank 0 has buffer 0 \"mean\" float32[2], rank 10 "
-            "has bucket_bytes 26214400");
+            "data_parallel: rank 10 has option bucket_bytes 26214400, rank 0 "
+            "has buffer 0 \"mean\" float32[2]");
   EXPECT_EQ(first([](auto&, auto&, DataParallelOptions& options) {
               options.hook = MakeInt8CompressHook();
             }),
-            "data_parallel: rank 0 has hook all_reduce, rank 10 has hook "
-            "int8_compress");
+            "data_parallel: option hook: rank 10 has int8_compress, rank 0 has "
+            "all_reduce");
   EXPECT_EQ(first([](auto&, auto&, DataParallelOptions& options) {
               options.static_graph = true;
             }),
-            "data_parallel: rank 0 has static_graph 0, rank 10 has "
-            "static_graph 1");
+            "data_parallel: option static_graph: rank 10 has 1, rank 0 has 0");
 }
 
 TEST(DataParallelStepsTest, BadArgumentsOfOneRankAreAnErrorOnAllRanks) {
@@ -682,11 +681,12 @@ TEST(DataParallelStepsTest, BadArgumentsOfOneRankAreAnErrorOnAllRanks) {
   EXPECT_THAT(error({{"a", Tensor(memory, {-1})}}),
               HasSubstr("rank 10: parameter \"a\": negative dimension"));
   EXPECT_EQ(error({{"a", value}}, {.bucket_bytes = 0}),
-            "data_parallel: rank 10: bucket_bytes must be positive but was 0");
+            "data_parallel: rank 10: option bucket_bytes must be at least 1 "
+            "but was 0");
   EXPECT_EQ(
       error({{"a", value}}, {.first_bucket_bytes = -1}),
-      "data_parallel: rank 10: first_bucket_bytes must be positive but was "
-      "-1");
+      "data_parallel: rank 10: option first_bucket_bytes must be at least 1 "
+      "but was -1");
   EXPECT_THAT(error({{"a", value}}, {.buffers = {{"b", Tensor(memory, {-2})}}}),
               HasSubstr("rank 10: buffer \"b\": negative dimension"));
 }

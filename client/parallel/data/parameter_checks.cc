@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
@@ -59,41 +58,33 @@ Status CheckArguments(const std::vector<Parameter>& parameters,
           "buffer ", base::Quote(buffer.name), ": ", ok.message()));
     }
   }
-  for (const auto& [name, bytes] :
-       {std::pair("bucket_bytes", options.bucket_bytes),
-        std::pair("first_bucket_bytes", options.first_bucket_bytes)}) {
-    if (bytes <= 0) {
-      return InvalidArgumentError(
-          absl::StrCat(name, " must be positive but was ", bytes));
-    }
-  }
   return OkStatus();
 }
 
 }  // namespace
 
-Arguments MakeArguments(const std::vector<Parameter>& parameters,
+Agreement MakeAgreement(const std::vector<Parameter>& parameters,
                         const DataParallelOptions& options,
                         const CommunicationHook& hook) {
-  Arguments all{.fault = CheckArguments(parameters, options)};
+  Agreement all("data_parallel");
+  all.AddFault(CheckArguments(parameters, options));
   for (size_t i = 0; i < parameters.size(); ++i) {
-    all.items.push_back(absl::StrCat("parameter ", i, " ",
-                                     base::Quote(parameters[i].name), " ",
-                                     parameters[i].value.Describe()));
+    all.Add(absl::StrCat("parameter ", i),
+            absl::StrCat(base::Quote(parameters[i].name), " ",
+                         parameters[i].value.Describe()));
   }
   for (size_t i = 0; i < options.buffers.size(); ++i) {
-    all.items.push_back(absl::StrCat("buffer ", i, " ",
-                                     base::Quote(options.buffers[i].name), " ",
-                                     options.buffers[i].tensor.Describe()));
+    all.Add(absl::StrCat("buffer ", i),
+            absl::StrCat(base::Quote(options.buffers[i].name), " ",
+                         options.buffers[i].tensor.Describe()));
   }
-  all.items.insert(
-      all.items.end(),
-      {absl::StrCat("bucket_bytes ", options.bucket_bytes),
-       absl::StrCat("first_bucket_bytes ", options.first_bucket_bytes),
-       absl::StrCat("broadcast_buffers ", options.broadcast_buffers),
-       absl::StrCat("find_unused_parameters ", options.find_unused_parameters),
-       absl::StrCat("static_graph ", options.static_graph),
-       absl::StrCat("hook ", base::Printable(hook.Describe()))});
+  all.AddAtLeast("option bucket_bytes", options.bucket_bytes, 1);
+  all.AddAtLeast("option first_bucket_bytes", options.first_bucket_bytes, 1);
+  all.Add("option broadcast_buffers", absl::StrCat(options.broadcast_buffers));
+  all.Add("option find_unused_parameters",
+          absl::StrCat(options.find_unused_parameters));
+  all.Add("option static_graph", absl::StrCat(options.static_graph));
+  all.Add("option hook", base::Printable(hook.Describe()));
   return all;
 }
 

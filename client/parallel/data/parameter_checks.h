@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "client/parallel/data/agreement.h"
+#include "client/parallel/agreement/agreement.h"
 #include "muster/communication_hooks.h"
 #include "muster/data_parallel.h"
 
@@ -11,7 +11,7 @@ namespace muster::internal {
 
 // Checks what a program gives DataParallel, and describes it for a comparison
 // over the ranks.
-Arguments MakeArguments(const std::vector<Parameter>& parameters,
+Agreement MakeAgreement(const std::vector<Parameter>& parameters,
                         const DataParallelOptions& options,
                         const CommunicationHook& hook);
 

@@ -56,7 +56,7 @@ std::shared_ptr<ProcessGroup> LocalMesh::GetGroup(const std::vector<int>& ranks,
   std::sort(sorted.begin(), sorted.end());
   auto& group = groups_[sorted];
   if (group == nullptr) {
-    group = std::make_unique<LocalGroups>(static_cast<int>(sorted.size()));
+    group = std::make_unique<LocalGroups>(sorted);
   }
   return group->at(static_cast<int>(
       std::find(sorted.begin(), sorted.end(), rank) - sorted.begin()));
