@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
-#include "client/parallel/shard/agreement.h"
+#include "client/parallel/agreement/agreement.h"
 #include "client/parallel/shard/call_order.h"
 #include "client/parallel/shard/convert.h"
 #include "client/parallel/shard/counted_memory.h"
@@ -24,6 +24,7 @@
 namespace muster {
 namespace {
 
+using internal::Agreement;
 using internal::CallHeader;
 using internal::CallKind;
 using internal::CallOrder;
@@ -32,7 +33,6 @@ using internal::CountedMemory;
 using internal::Invalid;
 using internal::MemoryCounter;
 using internal::ShardedGroup;
-using internal::ShardRanks;
 using internal::ShardTypes;
 
 // The order of use is learned up to this length.
@@ -47,10 +47,9 @@ ShardTypes FindTypes(const ShardGroup& group,
   return types;
 }
 
-std::string DescribeParameter(const FullParameter& parameter,
-                              const std::string& group) {
+std::string GetLabel(const FullParameter& parameter, const std::string& group) {
   return absl::StrCat("parameter ", base::Quote(parameter.name), " of group ",
-                      base::Quote(group), ": ", parameter.value.Describe());
+                      base::Quote(group));
 }
 
 // Why a parameter cannot be sharded; empty: it can.
@@ -75,11 +74,10 @@ std::string FindFault(const FullParameter& parameter, DataType type) {
   return "";
 }
 
-// Why the arguments are bad; empty: they are not. Otherwise `lines` is what all
-// ranks must pass alike.
+// Why the arguments are bad; empty: they are not. Then `agreement` has them.
 std::string CheckGroups(const std::vector<ShardGroup>& groups,
                         const FullyShardOptions& options,
-                        std::vector<std::string>& lines) {
+                        Agreement& agreement) {
   std::set<std::string> names;
   for (const ShardGroup& group : groups) {
     if (group.parameters.empty()) {
@@ -88,13 +86,14 @@ std::string CheckGroups(const std::vector<ShardGroup>& groups,
     }
     const ShardTypes types = FindTypes(group, options);
     for (const FullParameter& parameter : group.parameters) {
-      const std::string text = DescribeParameter(parameter, group.name);
+      const std::string label = GetLabel(parameter, group.name);
+      const std::string text = parameter.value.Describe();
       const std::string fault = FindFault(parameter, types.shard);
-      if (!fault.empty()) return absl::StrCat(text, ": ", fault);
+      if (!fault.empty()) return absl::StrCat(label, ": ", text, ": ", fault);
       if (!names.insert(parameter.name).second) {
-        return absl::StrCat(text, ": another one has this name");
+        return absl::StrCat(label, ": ", text, ": another one has this name");
       }
-      lines.push_back(text);
+      agreement.Add(label, text);
     }
     const bool narrows = types.shard == DataType::kFloat32 &&
                          internal::IsFloat16Bits(types.compute);
@@ -110,13 +109,25 @@ std::string CheckGroups(const std::vector<ShardGroup>& groups,
           " for ", dataplane::DataTypeName(types.shard),
           " parameters of group ", base::Quote(group.name));
     }
-    lines.push_back(
-        absl::StrCat("group ", base::Quote(group.name), " computed in ",
-                     dataplane::DataTypeName(types.compute), ", reduced in ",
-                     dataplane::DataTypeName(types.reduce)));
+    agreement.Add(
+        absl::StrCat("the types of group ", base::Quote(group.name)),
+        absl::StrCat(dataplane::DataTypeName(types.compute), " to compute, ",
+                     dataplane::DataTypeName(types.reduce), " to reduce"));
   }
   return "";
 }
+
+// The ranks of a program: the lines of a mesh of one or two dimensions.
+struct ShardRanks {
+  std::shared_ptr<ProcessGroup> group;
+  // Null: there are no replicas.
+  std::shared_ptr<ProcessGroup> replicate_group = nullptr;
+
+  std::vector<std::shared_ptr<ProcessGroup>> GetGroups() const {
+    if (replicate_group == nullptr) return {group};
+    return {replicate_group, group};
+  }
+};
 
 // The ranks of the options. `group` is the non-member group if this process
 // does not take part.
@@ -236,13 +247,14 @@ class FullyShard::Impl {
 FullyShard::Impl::Impl(const std::vector<ShardGroup>& groups,
                        const FullyShardOptions& options, ShardRanks ranks)
     : ranks_(std::move(ranks)), group_(ranks_.group), rank_(group_->rank()) {
-  std::vector<std::string> lines;
-  const std::string fault = CheckGroups(groups, options, lines);
-  lines.insert(lines.begin(),
-               absl::StrCat("a group of ", group_->size(), " ranks, ",
-                            has_replicas() ? ranks_.replicate_group->size() : 1,
-                            " replicas"));
-  internal::CheckAgreement("FullyShard", ranks_, fault, lines);
+  Agreement agreement("FullyShard");
+  agreement.Add("the number of ranks of group", absl::StrCat(group_->size()));
+  agreement.Add(
+      "the number of replicas",
+      absl::StrCat(has_replicas() ? ranks_.replicate_group->size() : 1));
+  const std::string fault = CheckGroups(groups, options, agreement);
+  if (!fault.empty()) agreement.AddFault(InvalidArgumentError(fault));
+  agreement.Check(ranks_.GetGroups());
   int64_t gather_bytes = 0;
   int64_t reduce_bytes = 0;
   for (const ShardGroup& group : groups) {
@@ -439,7 +451,12 @@ void FullyShard::Impl::CheckCallOrder() {
   if (extremes[0] == -extremes[1]) return;
   // Says which, unless the calls before this step or very many differ.
   const std::string what = "FullyShard: ranks differ in the calls of a step";
-  internal::CheckAgreement(what, ranks_, "", calls_.ToText(names_));
+  Agreement agreement(what);
+  const std::vector<std::string> calls = calls_.ToText(names_);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    agreement.Add(absl::StrCat("call ", i + 1), calls[i]);
+  }
+  agreement.Check(ranks_.GetGroups());
   Invalid(what);
 }
 

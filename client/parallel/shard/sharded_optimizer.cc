@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
-#include "client/parallel/shard/agreement.h"
+#include "client/parallel/agreement/agreement.h"
 #include "client/parallel/shard/counted_memory.h"
 #include "muster/distributed.h"
 
@@ -132,14 +132,16 @@ ShardedOptimizer::ShardedOptimizer(OptimizerRule rule,
     : group_(options.group == nullptr ? WorldGroup() : options.group),
       tensors_(std::move(tensors)) {
   if (group_->state()->IsForOthers("sharded_optimizer")) return;
-  std::vector<std::string> lines = {
-      absl::StrCat("a rule with ", rule.state_slots, " state slots")};
+  internal::Agreement agreement("ShardedOptimizer");
+  const std::string fault = FindFault(rule, tensors_);
+  if (!fault.empty()) agreement.AddFault(InvalidArgumentError(fault));
+  agreement.Add("the number of state slots of argument rule",
+                absl::StrCat(rule.state_slots));
   for (const OptimizedTensor& tensor : tensors_) {
-    lines.push_back(absl::StrCat("tensor ", base::Quote(tensor.name), ": ",
-                                 tensor.value.Describe()));
+    agreement.Add(absl::StrCat("tensor ", base::Quote(tensor.name)),
+                  tensor.value.Describe());
   }
-  internal::CheckAgreement("ShardedOptimizer", {.group = group_},
-                           FindFault(rule, tensors_), lines);
+  agreement.Check({group_});
   owners_ = DealOut(tensors_, group_->size());
   std::vector<OptimizedTensor> own;
   for (size_t i = 0; i < tensors_.size(); ++i) {
