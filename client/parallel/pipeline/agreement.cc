@@ -1,18 +1,16 @@
 #include "client/parallel/pipeline/agreement.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
+#include <cstddef>
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/text.h"
 #include "client/control/throw.h"
+#include "client/parallel/agreement/agreement.h"
 #include "muster/errors.h"
 #include "muster/objects.h"
 
@@ -20,81 +18,6 @@ namespace muster::internal {
 namespace {
 
 using Kind = PipelineActionKind;
-
-// One rank's arguments, as the others get them.
-struct Notice {
-  // The stages' shapes as texts. Equal texts are equal shapes.
-  struct Stage {
-    int stage = 0;
-    std::string input = {};
-    std::string output = {};
-  };
-
-  // Says what is wrong with the arguments; empty: nothing.
-  std::string fault = {};
-  // The name and the numbers of the schedule, and all of it.
-  std::string schedule_name = {};
-  std::string schedule = {};
-  std::vector<Stage> stages = {};
-};
-
-// Texts, each after its size.
-class Texts {
- public:
-  Texts() = default;
-  explicit Texts(std::string bytes) : bytes_(std::move(bytes)) {}
-
-  void Add(const std::string& text) {
-    const uint64_t size = text.size();
-    bytes_.append(reinterpret_cast<const char*>(&size), sizeof(size));
-    bytes_ += text;
-  }
-
-  // Empty after the end.
-  std::string Take() {
-    uint64_t size = 0;
-    if (bytes_.size() - at_ < sizeof(size)) return "";
-    std::memcpy(&size, bytes_.data() + at_, sizeof(size));
-    at_ += sizeof(size);
-    std::string text = bytes_.substr(at_, size);
-    at_ += text.size();
-    return text;
-  }
-
-  bool at_end() const { return at_ == bytes_.size(); }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  std::string bytes_;
-  size_t at_ = 0;
-};
-
-std::string ToBytes(const Notice& notice) {
-  Texts texts;
-  texts.Add(notice.fault);
-  texts.Add(notice.schedule_name);
-  texts.Add(notice.schedule);
-  for (const Notice::Stage& stage : notice.stages) {
-    texts.Add(absl::StrCat(stage.stage));
-    texts.Add(stage.input);
-    texts.Add(stage.output);
-  }
-  return texts.bytes();
-}
-
-Notice ToNotice(const std::string& bytes) {
-  Texts texts(bytes);
-  Notice notice;
-  notice.fault = texts.Take();
-  notice.schedule_name = texts.Take();
-  notice.schedule = texts.Take();
-  while (!texts.at_end()) {
-    const int stage = std::stoi(texts.Take());
-    std::string input = texts.Take();
-    notice.stages.push_back({stage, std::move(input), texts.Take()});
-  }
-  return notice;
-}
 
 // Says what is wrong with a tensor of a stage; empty: nothing.
 std::string FindShapeFault(const PipelineShape& shape) {
@@ -202,64 +125,41 @@ std::string FindFault(const ProcessGroup& group,
   return fault.empty() ? "" : absl::StrCat("argument stages: ", fault);
 }
 
-Notice MakeNotice(const ProcessGroup& group, const PipelineSchedule& schedule,
-                  const std::vector<PipelineStage>& stages) {
-  Notice notice;
-  notice.fault = FindFault(group, schedule, stages);
-  notice.schedule_name =
-      absl::StrCat(base::Quote(schedule.name), " of ", schedule.ranks(),
-                   " ranks, ", schedule.stages(), " stages and ",
-                   schedule.microbatches, " microbatches");
-  notice.schedule = schedule.ToText();
-  if (!notice.fault.empty()) return notice;
+// Checks that each stage gives what the next one takes. All ranks have the same
+// schedule, and its stages.
+void CheckShapes(const std::shared_ptr<ProcessGroup>& group,
+                 const PipelineSchedule& schedule,
+                 const std::vector<PipelineStage>& stages) {
+  // Equal texts are equal shapes. Those of a rank are in the order of stages.
+  std::map<int, std::string> mine;
   for (const PipelineStage& stage : stages) {
-    notice.stages.push_back(
-        {stage.stage,
-         stage.input.has_value() ? MakeView(*stage.input).Describe() : "",
-         MakeView(stage.output).Describe()});
+    mine[stage.stage] = absl::StrCat(
+        stage.input.has_value() ? MakeView(*stage.input).Describe() : "", "\n",
+        MakeView(stage.output).Describe(), "\n");
   }
-  return notice;
-}
-
-[[noreturn]] void Fail(const std::string& text) {
-  Invalid(absl::StrCat("Pipeline: ", text));
-}
-
-void CheckSchedules(const std::vector<Notice>& notices,
-                    const std::vector<int>& ranks) {
-  for (size_t i = 1; i < notices.size(); ++i) {
-    if (notices[i].schedule == notices[0].schedule &&
-        notices[i].schedule_name == notices[0].schedule_name) {
-      continue;
+  std::string texts;
+  for (const auto& [stage, text] : mine) texts += text;
+  std::vector<std::string> all;
+  AllGatherObject(all, texts, {.group = group});
+  std::vector<std::vector<std::string>> lines;
+  for (const std::string& one : all) {
+    lines.push_back(absl::StrSplit(one, '\n'));
+  }
+  const std::vector<int> ranks = group->ranks();
+  std::vector<size_t> next(all.size());
+  std::string output;
+  for (int number = 0; number < schedule.stages(); ++number) {
+    const auto rank =
+        static_cast<size_t>(schedule.stage_ranks[static_cast<size_t>(number)]);
+    const std::string& input = lines[rank][next[rank]++];
+    if (input != output) {
+      const int before = schedule.stage_ranks[static_cast<size_t>(number) - 1];
+      Invalid(absl::StrCat("Pipeline: argument stages: stage ", number - 1,
+                           " of rank ", ranks[static_cast<size_t>(before)],
+                           " has the output ", output, ", stage ", number,
+                           " of rank ", ranks[rank], " has the input ", input));
     }
-    const bool named = notices[i].schedule_name != notices[0].schedule_name;
-    Fail(absl::StrCat("argument schedule: rank ", ranks[i], " has ",
-                      notices[i].schedule_name, ", rank ", ranks[0], " has ",
-                      named ? notices[0].schedule_name
-                            : "one of that name with other actions"));
-  }
-}
-
-void CheckShapes(const std::vector<Notice>& notices,
-                 const std::vector<int>& ranks) {
-  struct Given {
-    Notice::Stage stage;
-    int rank;
-  };
-  std::map<int, Given> all;
-  for (size_t i = 0; i < notices.size(); ++i) {
-    for (const Notice::Stage& stage : notices[i].stages) {
-      all[stage.stage] = {stage, ranks[i]};
-    }
-  }
-  for (const auto& [number, given] : all) {
-    if (number == 0) continue;
-    const Given& before = all[number - 1];
-    if (before.stage.output == given.stage.input) continue;
-    Fail(absl::StrCat("argument stages: stage ", number - 1, " of rank ",
-                      before.rank, " has the output ", before.stage.output,
-                      ", stage ", number, " of rank ", given.rank,
-                      " has the input ", given.stage.input));
+    output = lines[rank][next[rank]++];
   }
 }
 
@@ -277,18 +177,24 @@ Tensor MakeView(const PipelineShape& shape) {
 void AgreeOnPipeline(const std::shared_ptr<ProcessGroup>& group,
                      const PipelineSchedule& schedule,
                      const std::vector<PipelineStage>& stages) {
-  std::vector<std::string> bytes;
-  AllGatherObject(bytes, ToBytes(MakeNotice(*group, schedule, stages)),
-                  {.group = group});
-  const std::vector<int> ranks = group->ranks();
-  std::vector<Notice> notices;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    notices.push_back(ToNotice(bytes[i]));
-    if (notices[i].fault.empty()) continue;
-    Fail(absl::StrCat("rank ", ranks[i], ": ", notices[i].fault));
+  Agreement agreement("Pipeline");
+  const std::string fault = FindFault(*group, schedule, stages);
+  if (!fault.empty()) agreement.AddFault(InvalidArgumentError(fault));
+  agreement.Add(
+      "argument schedule",
+      absl::StrCat(base::Quote(schedule.name), " of ", schedule.ranks(),
+                   " ranks, ", schedule.stages(), " stages and ",
+                   schedule.microbatches, " microbatches"));
+  for (size_t rank = 0; rank < schedule.actions.size(); ++rank) {
+    const std::vector<PipelineAction>& actions = schedule.actions[rank];
+    for (size_t i = 0; i < actions.size(); ++i) {
+      agreement.Add(absl::StrCat("argument schedule, action ", i,
+                                 " of the group's rank ", rank),
+                    actions[i].ToText());
+    }
   }
-  CheckSchedules(notices, ranks);
-  CheckShapes(notices, ranks);
+  agreement.Check({group});
+  CheckShapes(group, schedule, stages);
 }
 
 }  // namespace muster::internal

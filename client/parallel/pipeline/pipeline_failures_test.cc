@@ -96,9 +96,8 @@ TEST(PipelineFailuresTest, RanksMustHaveOneSchedule) {
               schedule = MakeGPipe(2, 2);
               schedule.name = "1f1b";
             }),
-            "Pipeline: argument schedule: rank 10 has \"1f1b\" of 2 ranks, 2 "
-            "stages and 2 microbatches, rank 0 has one of that name with other "
-            "actions");
+            "Pipeline: argument schedule, action 1 of the group's rank 1: rank "
+            "10 has 1RECV_F1, rank 0 has 1F0");
 }
 
 TEST(PipelineFailuresTest, AllRanksGetWhatIsWrongOnOne) {
