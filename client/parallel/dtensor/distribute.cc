@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/parallel/agreement/agreement.h"
 #include "muster/base/status.h"
 #include "muster/errors.h"
 
@@ -133,9 +134,10 @@ class PaddedParts {
 
 OwnedTensor RunDistribute(const MeshPosition& mesh, const Tensor& full,
                           TensorLayout& layout) {
-  CheckAgreement(mesh, "DTensor::Distribute",
-                 CheckFull(mesh, full, layout.placements),
-                 {{"placements", ToText(layout.placements)}});
+  Agreement agreement("DTensor::Distribute");
+  agreement.AddFault(CheckFull(mesh, full, layout.placements));
+  agreement.Add("argument placements", ToText(layout.placements));
+  agreement.Check(mesh.groups());
   ShareShape(mesh, full, layout);
   OwnedTensor local;
   if (IsFirst(mesh)) local.tensor = full;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/control/throw.h"
+#include "client/parallel/agreement/agreement.h"
 #include "client/parallel/dtensor/distribute.h"
 #include "client/parallel/dtensor/mesh_position.h"
 #include "client/parallel/dtensor/random_fill.h"
@@ -24,7 +25,7 @@
 
 namespace muster {
 
-using internal::CheckAgreement;
+using internal::Agreement;
 using internal::ErrorSource;
 using internal::Invalid;
 using internal::MeshPosition;
@@ -186,13 +187,16 @@ DTensor DTensor::FromLocal(const Tensor& local, const DeviceMesh& mesh,
   if (own.ok() && options.shape.has_value()) {
     own = CheckLocalShape(local, layout, *position);
   }
-  CheckAgreement(
-      *position, "DTensor::FromLocal", own,
-      {{"placements", muster::ToText(placements)},
-       {"local's type", dataplane::DataTypeName(local.data_type())},
-       {"local's number of dimensions", std::to_string(local.shape().size())},
-       {"shape",
-        options.shape.has_value() ? ShapeText(*options.shape) : "not given"}});
+  Agreement agreement("DTensor::FromLocal");
+  agreement.AddFault(own);
+  agreement.Add("argument placements", muster::ToText(placements));
+  agreement.Add("argument local's type",
+                dataplane::DataTypeName(local.data_type()));
+  agreement.Add("argument local's number of dimensions",
+                absl::StrCat(local.shape().size()));
+  agreement.Add("argument shape",
+                options.shape.has_value() ? ShapeText(*options.shape) : "none");
+  agreement.Check(position->groups());
   if (!options.shape.has_value()) {
     layout.shape = ComputeWholeShape(*position, local, placements);
   }
@@ -239,11 +243,12 @@ DTensor DTensor::Redistribute(const std::vector<Placement>& placements) const {
   layout.placements = placements;
   OwnedTensor local = from.local;
   if (IsMember(*from.position, from.mesh, "DTensor::Redistribute")) {
-    const Status own =
-        Catch([&] { CheckLayout(layout, from.position->shape()); });
-    CheckAgreement(*from.position, "DTensor::Redistribute", own,
-                   {{"placements", muster::ToText(placements)},
-                    {"this", from.layout.ToText()}});
+    Agreement agreement("DTensor::Redistribute");
+    agreement.AddFault(
+        Catch([&] { CheckLayout(layout, from.position->shape()); }));
+    agreement.Add("argument placements", muster::ToText(placements));
+    agreement.Add("argument this", from.layout.ToText());
+    agreement.Check(from.position->groups());
     local = internal::RunPlan(
         *from.position,
         PlanRedistribute(from.layout, placements, from.position->shape()),

@@ -557,52 +557,53 @@ TEST(DTensorErrorsTest, RanksThatDisagreeAreNamedOnAllRanks) {
         DTensor::FromLocal(tensor({3, 4}), mesh,
                            rank == 3 ? Placements(2) : rows);
       },
-      "DTensor::FromLocal: argument placements is (S(0), R) on rank 0 and (R, "
-      "R) on rank 3");
+      "DTensor::FromLocal: argument placements: rank 3 has (R, R), rank 0 has "
+      "(S(0), R)");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         int64_t one = 1;
         DTensor::FromLocal(rank == 1 ? Tensor(&one, {1}) : tensor({1}), mesh,
                            rows);
       },
-      "DTensor::FromLocal: argument local's type is float32 on rank 0 and "
-      "int64 on rank 1");
+      "DTensor::FromLocal: argument local's type: rank 1 has int64, rank 0 has "
+      "float32");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         DTensor::FromLocal(rank == 2 ? tensor({12}) : tensor({3, 4}), mesh,
                            rows);
       },
-      "DTensor::FromLocal: argument local's number of dimensions is 2 on rank "
-      "0 and 1 on rank 2");
+      "DTensor::FromLocal: argument local's number of dimensions: rank 2 has "
+      "1, "
+      "rank 0 has 2");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         DTensor::FromLocal(
             tensor({3, 4}), mesh, rows,
             {.shape = rank == 2 ? std::optional<Shape>() : Shape{6, 4}});
       },
-      "DTensor::FromLocal: argument shape is [6,4] on rank 0 and not given on "
-      "rank 2");
+      "DTensor::FromLocal: argument shape: rank 2 has none, rank 0 has [6,4]");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         DTensor::Zeros({4}, DataType::kFloat32, mesh, rows)
             .Redistribute({Replicate(), rank == 1 ? Shard(0) : Replicate()});
       },
-      "DTensor::Redistribute: argument placements is (R, R) on rank 0 and (R, "
-      "S(0)) on rank 1");
+      "DTensor::Redistribute: argument placements: rank 1 has (R, S(0)), rank "
+      "0 "
+      "has (R, R)");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         DTensor::Zeros({rank == 3 ? 5 : 4}, DataType::kFloat32, mesh, rows)
             .FullTensor();
       },
-      "DTensor::Redistribute: argument this is float32[4] (S(0), R) on rank 0 "
-      "and float32[5] (S(0), R) on rank 3");
+      "DTensor::Redistribute: argument this: rank 3 has float32[5] (S(0), R), "
+      "rank 0 has float32[4] (S(0), R)");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         DTensor::Distribute(tensor({12}), mesh,
                             rank == 3 ? Placements(2) : rows);
       },
-      "DTensor::Distribute: argument placements is (S(0), R) on rank 0 and (R, "
-      "R) on rank 3");
+      "DTensor::Distribute: argument placements: rank 3 has (R, R), rank 0 has "
+      "(S(0), R)");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         if (rank < 3) {
@@ -611,7 +612,7 @@ TEST(DTensorErrorsTest, RanksThatDisagreeAreNamedOnAllRanks) {
           DTensor::FromLocal(tensor({12}), mesh, rows);
         }
       },
-      "rank 0 calls DTensor::Distribute, rank 3 DTensor::FromLocal");
+      "rank 3 calls DTensor::FromLocal, rank 0 calls DTensor::Distribute");
 }
 
 TEST(DTensorErrorsTest, ABadArgumentOfOneRankIsThrownOnAll) {
@@ -626,14 +627,14 @@ TEST(DTensorErrorsTest, ABadArgumentOfOneRankIsThrownOnAll) {
             rank == 2 ? Tensor(local.data(), {3, -4}) : tensor({3, 4}), mesh,
             rows);
       },
-      "DTensor::FromLocal on rank 2: argument local: negative dimension in "
+      "DTensor::FromLocal: rank 2: argument local: negative dimension in "
       "float32[3,-4]");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
         DTensor::FromLocal(rank == 2 ? tensor({2, 4}) : tensor({3, 4}), mesh,
                            rows, {.shape = Shape{6, 4}});
       },
-      "DTensor::FromLocal on rank 2: argument local: float32[2,4], but the "
+      "DTensor::FromLocal: rank 2: argument local: float32[2,4], but the "
       "part of float32[6,4] (S(0), R) is [3:6, 0:4]");
   // Without the shape: rank 3 has fewer columns than rank 2.
   ExpectEverywhere(
@@ -657,7 +658,7 @@ TEST(DTensorErrorsTest, ABadArgumentOfOneRankIsThrownOnAll) {
         DTensor::Zeros({4}, DataType::kFloat32, mesh, rows)
             .Redistribute({Replicate(), Shard(rank == 1 ? 1 : 0)});
       },
-      "DTensor::Redistribute on rank 1: argument placements: S(1) of a tensor "
+      "DTensor::Redistribute: rank 1: argument placements: S(1) of a tensor "
       "with 1 dimensions");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
@@ -665,13 +666,13 @@ TEST(DTensorErrorsTest, ABadArgumentOfOneRankIsThrownOnAll) {
             rank == 0 ? Tensor(nullptr, DataType::kInt8, {3}) : Tensor(), mesh,
             rows);
       },
-      "DTensor::Distribute on rank 0: argument full: null data pointer of "
+      "DTensor::Distribute: rank 0: argument full: null data pointer of "
       "int8[3]");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int) {
         DTensor::Distribute(tensor({12}), mesh, {Partial(), Replicate()});
       },
-      "DTensor::Distribute on rank 0: argument placements: (P(sum), R), but a "
+      "DTensor::Distribute: rank 0: argument placements: (P(sum), R), but a "
       "tensor is distributed by Shard and Replicate");
 }
 

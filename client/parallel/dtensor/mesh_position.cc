@@ -1,17 +1,14 @@
 #include "client/parallel/dtensor/mesh_position.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/control/throw.h"
 #include "muster/objects.h"
 
 namespace muster::internal {
@@ -33,34 +30,9 @@ std::vector<std::string> SplitBytes(const std::string& from) {
   return parts;
 }
 
-// FNV-1a, 64 bits.
-uint64_t ComputeHash(const std::string& bytes) {
-  uint64_t hash = 14695981039346656037U;
-  for (const char byte : bytes) {
-    hash = (hash ^ static_cast<uint8_t>(byte)) * 1099511628211U;
-  }
-  return hash;
-}
-
-// Whether `mine` is the same on all ranks, and no rank objects.
-bool IsSameOnAllRanks(const MeshPosition& mesh, const std::string& mine,
-                      bool objects) {
-  constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
-  const uint64_t hash = ComputeHash(mine);
-  std::array<uint64_t, 2> bounds = {hash, ~hash};
-  if (objects) bounds = {kAll, kAll};
-  for (size_t dim = 0; dim < mesh.shape().size(); ++dim) {
-    mesh.group(dim)->AllReduce(
-        Tensor(bounds.data(), {static_cast<int64_t>(bounds.size())}),
-        {.op = ReduceOp::kMax});
-  }
-  return bounds[0] == ~bounds[1];
-}
-
 }  // namespace
 
-MeshPosition::MeshPosition(const DeviceMesh& mesh)
-    : shape_(mesh.shape()), is_cuda_(mesh.device_type() == "cuda") {
+MeshPosition::MeshPosition(const DeviceMesh& mesh) : shape_(mesh.shape()) {
   const auto coordinate = mesh.GetCoordinate();
   if (!coordinate.has_value()) return;
   is_member_ = true;
@@ -96,8 +68,7 @@ MeshPosition::MeshPosition(const std::shared_ptr<ProcessGroup>& group)
       ranks_(group->ranks()),
       groups_({group}),
       group_ranks_(1),
-      is_member_(true),
-      is_cuda_(false) {
+      is_member_(true) {
   for (int rank = 0; rank < group->size(); ++rank) {
     group_ranks_[0].push_back(rank);
   }
@@ -123,45 +94,6 @@ std::vector<std::string> GatherOverMesh(const MeshPosition& mesh,
     }
   }
   return SplitBytes(mine);
-}
-
-void CheckAgreement(const MeshPosition& mesh, const char* function,
-                    const Status& own,
-                    const std::vector<AgreedArgument>& arguments) {
-  std::string mine;
-  AppendBytes(mine, function);
-  AppendBytes(mine, std::to_string(static_cast<int>(own.code())));
-  AppendBytes(mine, own.message());
-  for (const auto& [name, value] : arguments) {
-    AppendBytes(mine, name);
-    AppendBytes(mine, value);
-  }
-  // A group on CUDA devices alone reduces no CPU tensors.
-  if (!mesh.is_cuda() && IsSameOnAllRanks(mesh, mine, !own.ok())) return;
-
-  const std::vector<std::string> all = GatherOverMesh(mesh, mine);
-  std::vector<std::vector<std::string>> fields;
-  for (const std::string& one : all) fields.push_back(SplitBytes(one));
-  for (size_t i = 0; i < all.size(); ++i) {
-    const auto code = StatusCode(std::stoi(fields[i][1]));
-    if (code == StatusCode::kOk) continue;
-    Throw(ErrorSource::kControl,
-          Status(code, absl::StrCat(fields[i][0], " on rank ", mesh.ranks()[i],
-                                    ": ", fields[i][2])));
-  }
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (fields[i][0] != fields[0][0]) {
-      Invalid(absl::StrCat("rank ", mesh.ranks()[0], " calls ", fields[0][0],
-                           ", rank ", mesh.ranks()[i], " ", fields[i][0]));
-    }
-    for (size_t k = 3; k + 1 < fields[0].size(); k += 2) {
-      if (fields[i][k + 1] == fields[0][k + 1]) continue;
-      Invalid(absl::StrCat(fields[0][0], ": argument ", fields[0][k], " is ",
-                           fields[0][k + 1], " on rank ", mesh.ranks()[0],
-                           " and ", fields[i][k + 1], " on rank ",
-                           mesh.ranks()[i]));
-    }
-  }
 }
 
 }  // namespace muster::internal
