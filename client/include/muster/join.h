@@ -46,6 +46,12 @@ class Joinable {
   // elements. Called on a rank that has no more inputs.
   virtual void ShadowStep() = 0;
 
+  // Whether it will run collectives in the step that begins: a DataParallel
+  // does not within NoSync. Join::BeginStep asks on a rank that has an input,
+  // and no rank shadows a step without collectives. Such ranks must have one
+  // answer.
+  virtual bool RunsInStep() const { return true; }
+
   // Called once at the end, on every rank; it may run collectives.
   virtual void FinishJoin(const JoinResult& /*result*/) {}
 
@@ -66,7 +72,7 @@ struct JoinContextOptions {
 };
 
 // Join keeps ranks without inputs in step with the others (torch's Join). Every
-// step costs one all_gather of a byte per rank.
+// step costs one all_gather of 24 bytes per rank.
 //
 // All ranks of the group make a Join of the same joinables in the same order,
 // which is that of their collectives in a step, and call BeginStep before each
@@ -76,7 +82,8 @@ struct JoinContextOptions {
 //
 // A Join is joinable: a Join for the batches may contain one for the
 // microbatches within a batch, on the same group. A rank without a batch
-// finishes the inner Join in each step of the others.
+// finishes the inner Join in each step of the others. An early termination of
+// the inner Join also ends the epoch of the outer one.
 //
 //   muster::Join inner({&sum});
 //   muster::Join outer({&inner, &model});
@@ -96,17 +103,19 @@ struct JoinContextOptions {
 class Join : public Joinable {
  public:
   // The joinables must outlive it. Throws DistError (kInvalidArgument) if there
-  // are none, if one is null, or if they have different groups. Sends nothing.
+  // are none or more than 63, if one is null, or if they have different groups.
+  // Sends nothing.
   explicit Join(std::vector<Joinable*> joinables,
                 const JoinContextOptions& options = {});
   ~Join() override;
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  // Says that this rank has an input. The first call of BeginStep or Finish
-  // compares the joinables and options of all ranks: throws DistError
-  // (kInvalidArgument) on every rank, naming both, if they differ. Also throws
-  // what a collective throws.
+  // Says that this rank has an input. Throws DistError (kInvalidArgument) on
+  // every rank, with a culprit, and the group goes on: the ranks call two
+  // Joins, or their joinables or options differ; they are in different steps;
+  // ranks with inputs differ in RunsInStep. The text names both ranks and what
+  // they have. Also throws what a collective throws.
   void BeginStep();
 
   // The global ranks that have an input in the current step, ascending. To

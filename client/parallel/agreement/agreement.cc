@@ -39,7 +39,7 @@ std::vector<std::string> Unpack(const std::string& packed) {
 }
 
 // FNV-1a, 64 bits.
-uint64_t ComputeHash(std::string_view bytes) {
+uint64_t HashBytes(std::string_view bytes) {
   uint64_t hash = 14695981039346656037U;
   for (const char byte : bytes) {
     hash = (hash ^ static_cast<uint8_t>(byte)) * 1099511628211U;
@@ -52,7 +52,7 @@ uint64_t ComputeHash(std::string_view bytes) {
 bool IsSameOnAllRanks(const std::string& mine, bool has_fault,
                       const std::vector<Group>& groups) {
   constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
-  const uint64_t hash = ComputeHash(mine);
+  const uint64_t hash = HashBytes(mine);
   // The largest hash and, by its bits, the smallest.
   std::array<uint64_t, 2> bounds = {hash, ~hash};
   if (has_fault) bounds = {kAll, kAll};
@@ -150,13 +150,19 @@ void Agreement::AddAtLeast(const std::string& argument, int64_t value,
       absl::StrCat(argument, " must be at least ", least, " but was ", value)));
 }
 
-void Agreement::Check(const std::vector<Group>& groups) const {
+std::string Agreement::ToText() const {
   std::vector<std::string> texts = {call_};
   for (const auto& [name, value] : arguments_) {
     texts.push_back(name);
     texts.push_back(value);
   }
-  const std::string mine = Pack(texts);
+  return Pack(texts);
+}
+
+uint64_t Agreement::ComputeHash() const { return HashBytes(ToText()); }
+
+void Agreement::Check(const std::vector<Group>& groups) const {
+  const std::string mine = ToText();
   if (IsSameOnAllRanks(mine, !fault_.ok(), groups)) return;
   const int rank = groups[0]->ranks()[static_cast<size_t>(groups[0]->rank())];
   const Statement first = FindFirst({.rank = rank, .texts = {mine}}, groups);

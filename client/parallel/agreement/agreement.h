@@ -50,11 +50,17 @@ class Agreement {
   // with a fault, else the lowest one that differs from the lowest of all.
   void Check(const std::vector<std::shared_ptr<ProcessGroup>>& groups) const;
 
+  // Equal if and, almost certainly, only if the call and the arguments are.
+  uint64_t ComputeHash() const;
+
  private:
   struct Argument {
     std::string name;
     std::string value;
   };
+
+  // The call and the arguments as one text.
+  std::string ToText() const;
 
   const std::string call_;
   Status fault_ = OkStatus();
