@@ -93,6 +93,12 @@ GroupState::GroupState(GroupStateOptions options,
       resolver_(std::move(resolver)),
       continuations_(Continuations::Create()) {}
 
+void GroupState::OnCompletion(Work& work, std::function<void()> callback) {
+  if (work.work_ == nullptr) return callback();
+  work.work_->OnCompletion(
+      [callback = std::move(callback)](const Status&) { callback(); });
+}
+
 bool GroupState::is_cuda_only() const {
   return !devices_.empty() &&
          std::ranges::find(devices_, DeviceType::kCpu) == devices_.end();

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -184,6 +185,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   }
   std::vector<int> ranks() const;
   const GroupStateOptions& options() const { return options_; }
+  // Calls `callback` when the collective is complete, before any Wait returns,
+  // or at once if it is. It runs on the thread that completes it, and must
+  // neither block nor throw.
+  static void OnCompletion(Work& work, std::function<void()> callback);
   // Whether the group takes CUDA tensors and no CPU tensors.
   bool is_cuda_only() const;
 

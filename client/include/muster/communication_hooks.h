@@ -11,11 +11,9 @@
 //     std::string Describe() const override { return "clipped_average"; }
 //     muster::HookStage Start(const muster::GradBucket& bucket) override {
 //       Clip(bucket.buffer);
-//       return [work = bucket.group->AllReduce(
-//                   bucket.buffer, {.op = muster::ReduceOp::kAvg,
-//                                   .async_op = true})]() mutable {
-//         work.Wait();
-//       };
+//       return bucket.group->AllReduce(
+//           bucket.buffer,
+//           {.op = muster::ReduceOp::kAvg, .async_op = true});
 //     }
 //   };
 
@@ -53,12 +51,21 @@ struct GradBucket {
 };
 
 // HookStage is what is left to do once a hook has started something for a
-// bucket: a function without arguments that waits for it and returns nothing,
-// or starts more and returns the next HookStage. It may own objects that can
-// only be moved, such as a Work. An empty HookStage has nothing left to do.
+// bucket: to wait for a Work, and then to run a function without arguments that
+// returns nothing, or starts more and returns the next HookStage. The function
+// may own objects that can only be moved. An empty HookStage has nothing left
+// to do.
 class HookStage {
  public:
   HookStage() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  HookStage(Work work) : HookStage(std::move(work), [] {}) {}
+  template <typename F>
+  HookStage(Work work, F run) : HookStage(std::move(run)) {
+    work_ = std::make_unique<Work>(std::move(work));
+  }
+  // Only runs a function, which may wait for what was started. DataParallel
+  // does not know how long that took (DataParallel::Times).
   template <typename F>
   requires(!std::same_as<std::remove_cvref_t<F>, HookStage> &&
            std::invocable<F&>)  //
@@ -67,9 +74,15 @@ class HookStage {
 
   bool empty() const { return function_ == nullptr; }
 
-  // Runs the function, once. It must not be empty.
+  // Null if there is none.
+  Work* work() const { return work_.get(); }
+
+  // Waits for the Work and runs the function, once. Must not be empty. Throws
+  // what Work::Wait throws.
   HookStage Run() {
     const auto function = std::move(function_);
+    const auto work = std::move(work_);
+    if (work != nullptr) work->Wait();
     return function->Run();
   }
 
@@ -93,6 +106,7 @@ class HookStage {
   };
 
   std::unique_ptr<Function> function_;
+  std::unique_ptr<Work> work_;
 };
 
 // CommunicationHook averages the gradients of buckets. One object serves one
@@ -120,6 +134,12 @@ class CommunicationHook {
   // Starts to average a bucket. `bucket` stays where it is until the stages
   // have run.
   virtual HookStage Start(const GradBucket& bucket) = 0;
+
+  // No rank has used the parameter of gradient `index` of the bucket, whose
+  // stages have run: its average, which is still in the buffer, counts nowhere.
+  // If the hook has put what it kept of earlier steps into that average (error
+  // feedback), it takes the average back.
+  virtual void Discard(const GradBucket& /*bucket*/, size_t /*index*/) {}
 
   // The buckets have other parameters from now on: state by index is void. Also
   // called by the constructor of the DataParallel.

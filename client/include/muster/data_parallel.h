@@ -28,6 +28,7 @@
 
 #include "muster/base/export.h"
 #include "muster/communication_hooks.h"
+#include "muster/join.h"
 #include "muster/process_group.h"
 
 namespace MUSTER_EXPORT muster {
@@ -63,8 +64,9 @@ struct DataParallelOptions {
   // True: a step may leave parameters out, which count as zeros. Parameters
   // that no rank has used keep their gradients.
   bool find_unused_parameters = false;
-  // True: every step on a rank uses the parameters of that rank's first reduced
-  // step, which may leave some out. Buckets do not wait for those.
+  // True: every step on a rank uses the parameters that this rank used in the
+  // first reduced step in which no rank is in ShadowStep. It may have left some
+  // out, for which buckets do not wait.
   bool static_graph = false;
   // Null: MakeAllReduceHook(). Not shared with another DataParallel.
   std::shared_ptr<CommunicationHook> hook = nullptr;
@@ -83,9 +85,23 @@ struct DataParallelOptions {
 // order, and run no other collectives of the group from the first Ready to the
 // end of FinishStep, nor while another rank may do so.
 //
-// After the first reduced step the buckets are built anew in the order in which
-// the group's rank 0 called Ready (not with find_unused_parameters, unless
-// static_graph).
+// After the first reduced step in which no rank is in ShadowStep the buckets
+// are built anew in the order in which the group's rank 0 called Ready (not
+// with find_unused_parameters, unless static_graph).
+//
+// Ranks that have different numbers of inputs use a Join (join.h):
+//
+//   muster::Join join({&model});
+//   for (const Batch& batch : batches) {
+//     join.BeginStep();
+//     ...  // a step as above
+//   }
+//   join.Finish();
+//
+// A rank without input then takes part in the others' steps (ShadowStep), and
+// gets the values of the parameters in the end (FinishJoin). For a step within
+// NoSync, Join::BeginStep is called within that NoSync or left out: other ranks
+// have nothing to do in it.
 //
 // The memory of the buckets, of the size of all gradients, is symmetric if the
 // group has such memory (symmetric.h). Tensors of the program must live as long
@@ -99,7 +115,7 @@ struct DataParallelOptions {
 // Besides the errors below, functions throw what Work::Wait throws and what a
 // hook throws. The group is then at an end (ProcessGroup::Abort), and all
 // functions throw the same. The destructor waits for what is started.
-class DataParallel {
+class DataParallel : public Joinable {
  public:
   // Compares names, types and shapes of parameters and buffers, and the
   // options, over the ranks, then copies the values and the buffers of the
@@ -111,7 +127,7 @@ class DataParallel {
   // (CUDA tensors).
   explicit DataParallel(std::vector<Parameter> parameters,
                         const DataParallelOptions& options = {});
-  ~DataParallel();
+  ~DataParallel() override;
 
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
@@ -147,15 +163,28 @@ class DataParallel {
   // returns other memory, to which the averages were copied.
   void FinishStep();
 
-  // Takes part with zeros in one reduced step of the other ranks, from
-  // BeginStep to FinishStep, for a rank that has no more input (Join).
-  // Afterwards the gradients are the averages, as on the other ranks: a rank
-  // that updates its weights stays equal to them. The sum is divided by the
-  // size of the group, as by torch's default (divide_by_initial_world_size). A
-  // hook with error feedback sends what it has kept. Steps within NoSync reduce
-  // nothing and need no shadow. Throws DistError (kFailedPrecondition) within a
-  // step.
-  void ShadowStep();
+  // Takes part in one reduced step of the other ranks, from BeginStep to
+  // FinishStep, for a rank that has no more input (Join). It gives what it has
+  // accumulated within NoSync, and zeros for the rest. Afterwards the gradients
+  // are the averages, as on the other ranks: a rank that updates its weights
+  // stays equal to them. The sum is divided by the size of the group, as by
+  // torch's default (divide_by_initial_world_size). A hook with error feedback
+  // sends what it has kept. Steps within NoSync reduce nothing and need no
+  // shadow. Throws DistError (kFailedPrecondition) within a step and within
+  // NoSync.
+  void ShadowStep() override;
+
+  // Copies the values and, with broadcast_buffers, the buffers of the highest
+  // rank that took part in the last step to all ranks, because shadows have made
+  // no updates (torch's _sync_final_model). An optimizer's state is the
+  // program's: a joinable after this one may make the update in its ShadowStep,
+  // from the averages.
+  void FinishJoin(const JoinResult& result) override;
+
+  std::shared_ptr<ProcessGroup> join_group() const override;
+  // False within NoSync.
+  bool RunsInStep() const override;
+  std::string DescribeJoin() const override;
 
   // Steps that begin while a NoSync lives only accumulate: Ready and FinishStep
   // communicate nothing, and the program adds to its gradients. The first step
@@ -188,11 +217,14 @@ class DataParallel {
   struct Times {
     // From the first Ready to the last.
     std::chrono::nanoseconds backward_compute_time{0};
-    // From the start of the first bucket to the end of FinishStep's waits.
+    // The time in which at least one bucket was being reduced: from the call of
+    // a function of the hook until the Work is complete for which the stage
+    // that it returns waits. Without a Work (HookStage), until that stage has
+    // run.
     std::chrono::nanoseconds backward_comm_time{0};
-    // From the start of the first bucket to the last Ready.
+    // The part of it before the last Ready, which is hidden.
     std::chrono::nanoseconds backward_compute_comm_overlap_time{0};
-    // FinishStep's waits: communication that was not hidden.
+    // The rest of it, for which the step waits.
     std::chrono::nanoseconds exposed_comm_time{0};
   };
 
@@ -205,7 +237,11 @@ class DataParallel {
     // In the order of the buckets.
     std::vector<int64_t> bucket_sizes;
     bool has_rebuilt_buckets = false;
+    // Whether all buckets are in symmetric memory, and how many are. The others
+    // are in ordinary memory, because the group has no symmetric memory or not
+    // enough of it.
     bool has_symmetric_buckets = false;
+    size_t symmetric_bucket_count = 0;
     // Reduced steps, including shadows.
     int64_t num_iterations = 0;
     // The parameters that no rank used in the last step for which that was

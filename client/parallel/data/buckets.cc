@@ -1,6 +1,8 @@
 #include "client/parallel/data/buckets.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "muster/errors.h"
@@ -30,28 +32,39 @@ Buckets::Buckets(std::shared_ptr<ProcessGroup> group,
                  std::vector<Tensor> values, BucketLimits limits)
     : group_(std::move(group)), values_(std::move(values)), limits_(limits) {}
 
-bool Buckets::Build(const std::vector<size_t>& order) {
+bool Buckets::Build(const std::vector<size_t>& order,
+                    const std::function<bool(size_t)>& keeps) {
   const auto assigned = AssignBuckets(values_, order, limits_);
   bool is_same = assigned.size() == buckets_.size();
   for (size_t i = 0; is_same && i < assigned.size(); ++i) {
     is_same = assigned[i] == buckets_[i].gradients.parameters;
   }
   if (is_same) return false;
-  std::vector<Bucket> buckets;
-  std::vector<GradientView> views(values_.size());
+  // How many gradients each old bucket has that are not yet copied.
+  std::vector<std::optional<Bucket>> old;
+  std::vector<size_t> left;
+  for (Bucket& bucket : buckets_) {
+    const std::vector<size_t>& members = bucket.gradients.parameters;
+    left.push_back(static_cast<size_t>(
+        std::count_if(members.begin(), members.end(), keeps)));
+    old.emplace_back(std::move(bucket));
+    if (left.back() == 0) old.back().reset();
+  }
+  buckets_.clear();
+  const std::vector<GradientView> old_views =
+      std::exchange(views_, std::vector<GradientView>(values_.size()));
   for (size_t i = 0; i < assigned.size(); ++i) {
-    buckets.push_back(
+    buckets_.push_back(
         MakeBucket(assigned[i], i, /*is_last=*/i + 1 == assigned.size()));
     for (size_t k = 0; k < assigned[i].size(); ++k) {
       const size_t gradient = assigned[i][k];
-      views[gradient] = {i, buckets[i].gradients.gradients[k]};
-      if (views_.empty()) continue;
-      std::memcpy(views[gradient].tensor.data(), views_[gradient].tensor.data(),
-                  views[gradient].tensor.bytes());
+      views_[gradient] = {i, buckets_[i].gradients.gradients[k]};
+      if (old_views.empty() || !keeps(gradient)) continue;
+      const auto& [bucket, from] = old_views[gradient];
+      std::memcpy(views_[gradient].tensor.data(), from.data(), from.bytes());
+      if (--left[bucket] == 0) old[bucket].reset();
     }
   }
-  buckets_ = std::move(buckets);
-  views_ = std::move(views);
   return true;
 }
 

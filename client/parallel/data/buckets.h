@@ -1,12 +1,15 @@
 #ifndef MUSTER_CLIENT_PARALLEL_DATA_BUCKETS_H_
 #define MUSTER_CLIENT_PARALLEL_DATA_BUCKETS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "client/parallel/data/bucket_assignment.h"
+#include "muster/base/clock.h"
 #include "muster/communication_hooks.h"
 #include "muster/process_group.h"
 #include "muster/symmetric.h"
@@ -29,11 +32,21 @@ class BucketMemory {
   Tensor tensor_;
 };
 
+// A time in which a bucket is reduced. `end` is 0 until it is known, and may be
+// written by a thread of the group.
+struct ReductionTime {
+  base::Instant begin;
+  std::shared_ptr<std::atomic<base::Instant>> end =
+      std::make_shared<std::atomic<base::Instant>>(base::Instant());
+};
+
 struct Bucket {
   BucketMemory memory;
   GradBucket gradients;
   // The number of gradients that are not complete in this step.
   size_t pending = 0;
+  // One for each function of the hook in this step.
+  std::vector<ReductionTime> times = {};
   // Ends before the memory does.
   HookStage stage = {};
 };
@@ -46,9 +59,11 @@ class Buckets {
           BucketLimits limits);
 
   // Makes the buckets for gradients that come in `order`. Returns false if
-  // these are those that exist. Gradients keep their numbers, which then lie
-  // elsewhere. All ranks make the call.
-  bool Build(const std::vector<size_t>& order);
+  // these are those that exist. The gradients of which `keeps` is true keep
+  // their numbers, which then lie elsewhere. An old bucket is freed as soon as
+  // none that it has is needed. All ranks make the call.
+  bool Build(const std::vector<size_t>& order,
+             const std::function<bool(size_t gradient)>& keeps);
 
   std::vector<Bucket>& all() { return buckets_; }
   const std::vector<Bucket>& all() const { return buckets_; }

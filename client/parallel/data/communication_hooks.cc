@@ -9,17 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "client/parallel/data/bucket_states.h"
 #include "client/parallel/data/float_conversion.h"
 
 namespace muster {
 namespace {
 
 HookStage AllReduce(const GradBucket& bucket) {
-  return
-      [work = bucket.group->AllReduce(
-           bucket.buffer, {.op = ReduceOp::kAvg, .async_op = true})]() mutable {
-        work.Wait();
-      };
+  return bucket.group->AllReduce(bucket.buffer,
+                                 {.op = ReduceOp::kAvg, .async_op = true});
 }
 
 class AllReduceHook : public CommunicationHook {
@@ -41,12 +39,9 @@ class CompressHook : public CommunicationHook {
   HookStage Start(const GradBucket& bucket) override {
     if (bucket.buffer.element_bytes() == 2) return AllReduce(bucket);
     const auto count = static_cast<size_t>(bucket.buffer.element_count());
-    if (bucket.index >= compressed_.size()) {
-      compressed_.resize(bucket.index + 1);
-    }
-    compressed_[bucket.index].resize(count);
-    const Tensor compressed(compressed_[bucket.index].data(), type_,
-                            bucket.buffer.shape());
+    std::vector<uint16_t>& memory =
+        compressed_.Get(bucket, [&] { return std::vector<uint16_t>(count); });
+    const Tensor compressed(memory.data(), type_, bucket.buffer.shape());
     const float* gradients = static_cast<const float*>(bucket.buffer.data());
     if (bucket.buffer.data_type() != DataType::kFloat32) {
       floats_.resize(count);
@@ -54,26 +49,26 @@ class CompressHook : public CommunicationHook {
       gradients = floats_.data();
     }
     internal::FromFloats(gradients, compressed);
-    auto work = bucket.group->AllReduce(
+    Work work = bucket.group->AllReduce(
         compressed, {.op = ReduceOp::kAvg, .async_op = true});
-    return [this, &bucket, compressed, work = std::move(work)]() mutable {
-      work.Wait();
-      if (bucket.buffer.data_type() == DataType::kFloat32) {
-        internal::ToFloats(compressed,
-                           static_cast<float*>(bucket.buffer.data()));
-        return;
-      }
-      floats_.resize(static_cast<size_t>(compressed.element_count()));
-      internal::ToFloats(compressed, floats_.data());
-      internal::FromFloats(floats_.data(), bucket.buffer);
-    };
+    return {std::move(work), [this, &bucket, compressed] {
+              if (bucket.buffer.data_type() == DataType::kFloat32) {
+                internal::ToFloats(compressed,
+                                   static_cast<float*>(bucket.buffer.data()));
+                return;
+              }
+              floats_.resize(static_cast<size_t>(compressed.element_count()));
+              internal::ToFloats(compressed, floats_.data());
+              internal::FromFloats(floats_.data(), bucket.buffer);
+            }};
   }
+
+  void BucketsRebuilt() override { compressed_.Clear(); }
 
  private:
   const DataType type_;
   const std::string name_;
-  // By bucket. A vector of vectors may move; the inner memory stays.
-  std::vector<std::vector<uint16_t>> compressed_;
+  internal::BucketStates<std::vector<uint16_t>> compressed_;
   std::vector<float> floats_;
 };
 

@@ -337,6 +337,53 @@ TEST(CommunicationHooksTest, BadOptionsOfPowerSgdAreNamed) {
             "0.5");
 }
 
+// One step has a gradient, the next does not use the parameter, and the others
+// have zeros: what a rank keeps of the first step comes in the others.
+TEST(CommunicationHooksTest, WhatIsKeptOutlivesAStepWithoutTheParameter) {
+  for (const auto& make : std::vector<MakeHook>{
+           MakeInt8CompressHook, MakeFp8CompressHook,
+           [] { return MakePowerSgdHook({.start_step = 0}); }}) {
+    for (const bool in_buckets : {false, true}) {
+      LocalGroups groups(2);
+      EXPECT_THAT(groups.OnEachRank([&](const auto& group, int rank) {
+        Model memory(Shapes(2, {{16, 16}}), in_buckets);
+        DataParallel model(
+            memory.parameters(),
+            {.group = group, .find_unused_parameters = true, .hook = make()});
+        Numbers sum(256);
+        double largest_at_first = 0;
+        for (int step = 0; step < 40; ++step) {
+          if (step == 0) {
+            testing::GiveSamples(model, rank, 0, 0);
+          } else if (step > 1) {
+            testing::SetNumbers(model.Gradient(0), Numbers(256));
+            model.Ready(0);
+          }
+          testing::SetNumbers(model.Gradient(1), Numbers(256));
+          model.Ready(1);
+          model.FinishStep();
+          if (step == 1) continue;
+          const Numbers average = testing::GetNumbers(model.Gradient(0));
+          for (size_t i = 0; i < sum.size(); ++i) {
+            sum[i] += average[i];
+            if (step > 0) continue;
+            largest_at_first =
+                std::max(largest_at_first,
+                         std::abs(sum[i] - testing::GetAverage(2, 0, 0, i)));
+          }
+        }
+        double largest = 0;
+        for (size_t i = 0; i < sum.size(); ++i) {
+          largest = std::max(
+              largest, std::abs(sum[i] - testing::GetAverage(2, 0, 0, i)));
+        }
+        EXPECT_LT(20 * largest, largest_at_first) << make()->Describe();
+      }),
+                  Each(""));
+    }
+  }
+}
+
 // Writes down what is called, and sums instead of averaging.
 class SummingHook : public CommunicationHook {
  public:

@@ -1,9 +1,11 @@
 #include "muster/data_parallel.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -78,7 +80,7 @@ class DataParallel::Reducer {
     // Gradients come from the last layer to the first.
     order_.resize(parameters_.size());
     std::iota(order_.rbegin(), order_.rend(), size_t{0});
-    buckets_.Build(order_);
+    buckets_.Build(order_, [](size_t) { return false; });
     log_.SetBuckets(buckets_, /*rebuilt=*/false);
     log_.LogStart();
   }
@@ -153,10 +155,32 @@ class DataParallel::Reducer {
             FailedPreconditionError("data_parallel: ShadowStep within NoSync"));
       }
       Arm();
-      std::fill(contributes_.begin(), contributes_.end(), uint8_t{0});
     }
     if (HasBuffersToSend()) Guard([&] { SendBuffers(/*is_shadow=*/true); });
     Reduce(/*is_shadow=*/true);
+  }
+
+  void FinishJoin(const JoinResult& result) {
+    if (!is_member_) return;
+    {
+      const MutexLock lock(mutex_);
+      CheckNotFailed();
+    }
+    const std::vector<int> ranks = group_->ranks();
+    const auto source = static_cast<int>(
+        std::find(ranks.begin(), ranks.end(), result.last_ranks.back()) -
+        ranks.begin());
+    Guard([&] {
+      Broadcast(GetValues(), source);
+      if (options_.broadcast_buffers) Broadcast(GetBuffers(), source);
+    });
+  }
+
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+
+  bool RunsInStep() const {
+    const MutexLock lock(mutex_);
+    return no_sync_ == 0;
   }
 
   void AddNoSync(int change) {
@@ -285,11 +309,13 @@ class DataParallel::Reducer {
     next_ = 0;
     for (Bucket& bucket : buckets_.all()) {
       bucket.pending = bucket.gradients.parameters.size();
+      bucket.times.clear();
     }
+    kept_.clear();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       // Its bucket does not wait for it.
       if (expected_[i] == 0) {
-        FillWithZeros(i);
+        LeaveOut(i);
         --buckets_.Find(i).pending;
       }
     }
@@ -324,8 +350,14 @@ class DataParallel::Reducer {
     CopyElements(parameters_[index].gradient, buckets_.View(index));
   }
 
-  void FillWithZeros(size_t index) {
+  // Gives zeros for a parameter. A gradient that lies there is kept if it may
+  // be that no rank uses the parameter.
+  void LeaveOut(size_t index) {
     const Tensor& tensor = buckets_.View(index);
+    if (LiesInBucket(index) && (FindsUnused() || used_anywhere_[index] == 0)) {
+      const auto* const bytes = static_cast<const std::byte*>(tensor.data());
+      kept_[index].assign(bytes, bytes + tensor.bytes());
+    }
     std::memset(tensor.data(), 0, tensor.bytes());
   }
 
@@ -341,19 +373,40 @@ class DataParallel::Reducer {
         if (is_starting_ || next_ == buckets_.all().size()) return;
         bucket = &buckets_.all()[next_];
         if (bucket->pending > 0) return;
-        if (next_ == 0) times_.comm_start = Clock::now();
         ++next_;
         is_starting_ = true;
       }
-      Guard([&] { bucket->stage = hook_->Start(bucket->gradients); });
+      Guard([&] {
+        RunHook(*bucket, [&] { return hook_->Start(bucket->gradients); });
+      });
       const MutexLock lock(mutex_);
       is_starting_ = false;
     }
   }
 
+  // Runs a function of the hook, and notes when what it starts is complete.
+  template <typename F>
+  void RunHook(Bucket& bucket, F function) {
+    internal::ReductionTime time{.begin = Clock::now()};
+    bucket.stage = function();
+    // A stage that has a Work has waited for it.
+    if (!bucket.times.empty()) SetIfUnknown(*bucket.times.back().end);
+    if (bucket.stage.empty()) {
+      SetIfUnknown(*time.end);
+    } else if (bucket.stage.work() != nullptr) {
+      internal::GroupState::OnCompletion(
+          *bucket.stage.work(), [end = time.end] { SetIfUnknown(*end); });
+    }
+    bucket.times.push_back(std::move(time));
+  }
+
+  static void SetIfUnknown(std::atomic<Instant>& end) {
+    if (end.load() == Instant()) end.store(Clock::now());
+  }
+
   // Whether all ranks tell each other in this step which parameters they use.
   bool FindsUnused() const {
-    return options_.static_graph ? steps_ == 0
+    return options_.static_graph ? !knows_graph_
                                  : options_.find_unused_parameters;
   }
 
@@ -365,16 +418,19 @@ class DataParallel::Reducer {
     bool is_incomplete = false;
     Guard([&] {
       missing = CompleteBuckets(is_shadow);
-      const Instant wait_start = Clock::now();
-      // The parameters that each rank uses, or whether one is missing.
+      // The parameters that each rank uses, or whether one is missing; then
+      // whether a rank is a shadow.
       std::vector<uint8_t> flags(1, missing.empty() ? 0 : 1);
       if (finds_unused) flags = GetContributions();
+      flags.push_back(is_shadow ? 1 : 0);
       Work agreement =
           group_->AllReduce(flags, {.op = ReduceOp::kMax, .async_op = true});
       // Without flags of parameters, what is averaged is copied while the next
       // buckets are on their way.
       RunStages(/*copies=*/!finds_unused);
       agreement.Wait();
+      const bool has_shadows = flags.back() != 0;
+      flags.pop_back();
       if (finds_unused) {
         used_anywhere_ = flags;
         LogUnused();
@@ -382,8 +438,8 @@ class DataParallel::Reducer {
       } else {
         is_incomplete = flags[0] != 0;
       }
-      LogStep(wait_start, is_shadow);
-      FinishReduced(is_shadow);
+      LogStep(is_shadow);
+      FinishReduced(has_shadows);
       if (is_incomplete) {
         AllGatherObject(all_missing, NamesText(missing), {.group = group_});
       }
@@ -443,7 +499,7 @@ class DataParallel::Reducer {
         if (!FindsUnused() && !is_shadow) {
           missing.push_back(parameters_[i].name);
         }
-        FillWithZeros(i);
+        LeaveOut(i);
       }
       for (Bucket& bucket : buckets_.all()) bucket.pending = 0;
     }
@@ -456,7 +512,7 @@ class DataParallel::Reducer {
       is_done = true;
       for (Bucket& bucket : buckets_.all()) {
         if (bucket.stage.empty()) continue;
-        bucket.stage = bucket.stage.Run();
+        RunHook(bucket, [&] { return bucket.stage.Run(); });
         if (!bucket.stage.empty()) {
           is_done = false;
         } else if (copies) {
@@ -467,29 +523,41 @@ class DataParallel::Reducer {
   }
 
   void CopyOut(const Bucket& bucket) {
-    for (const size_t i : bucket.gradients.parameters) {
-      if (LiesInBucket(i) || used_anywhere_[i] == 0) continue;
-      CopyElements(buckets_.View(i), parameters_[i].gradient);
+    const std::vector<size_t>& parameters = bucket.gradients.parameters;
+    for (size_t at = 0; at < parameters.size(); ++at) {
+      const size_t i = parameters[at];
+      if (used_anywhere_[i] == 0) {
+        hook_->Discard(bucket.gradients, at);
+        const auto kept = kept_.find(i);
+        if (kept == kept_.end()) continue;
+        std::copy(kept->second.begin(), kept->second.end(),
+                  static_cast<std::byte*>(buckets_.View(i).data()));
+      } else if (!LiesInBucket(i)) {
+        CopyElements(buckets_.View(i), parameters_[i].gradient);
+      }
     }
   }
 
   // Prepares what comes after a reduced step.
-  void FinishReduced(bool is_shadow) {
+  void FinishReduced(bool has_shadows) {
     std::vector<size_t> arrivals;
     {
       const MutexLock lock(mutex_);
-      if (options_.static_graph && steps_ == 0 && !is_shadow) {
+      if (options_.static_graph && !knows_graph_ && !has_shadows) {
         expected_.assign(contributes_.begin(), contributes_.end());
+        knows_graph_ = true;
       }
       std::fill(contributes_.begin(), contributes_.end(), uint8_t{0});
       armed_ = false;
       ++steps_;
       arrivals = arrivals_;
     }
-    if (steps_ == 1 &&
-        (!options_.find_unused_parameters || options_.static_graph)) {
-      Rebuild(arrivals);
+    if (is_final_ || has_shadows ||
+        (options_.find_unused_parameters && !options_.static_graph)) {
+      return;
     }
+    Rebuild(arrivals);
+    is_final_ = true;
   }
 
   void Rebuild(const std::vector<size_t>& arrivals) {
@@ -500,7 +568,9 @@ class DataParallel::Reducer {
     }
     Broadcast({Tensor(order)}, 0);
     order_.assign(order.begin(), order.end());
-    if (!buckets_.Build(order_)) return;
+    const bool is_new =
+        buckets_.Build(order_, [&](size_t i) { return LiesInBucket(i); });
+    if (!is_new) return;
     hook_->BucketsRebuilt();
     log_.SetBuckets(buckets_, /*rebuilt=*/true);
   }
@@ -513,17 +583,19 @@ class DataParallel::Reducer {
     log_.SetUnused(std::move(unused));
   }
 
-  void LogStep(Instant wait_start, bool is_shadow) {
+  void LogStep(bool is_shadow) {
     if (is_shadow) return log_.AddShadow();
     internal::StepTimes times;
     {
       const MutexLock lock(mutex_);
-      times = times_;
-      if (arrivals_.empty()) times.first_ready = times.last_ready = wait_start;
+      if (!arrivals_.empty()) times = times_;
     }
-    times.wait_start = wait_start;
-    times.end = Clock::now();
-    log_.AddStep(times);
+    for (const Bucket& bucket : buckets_.all()) {
+      for (const internal::ReductionTime& time : bucket.times) {
+        times.reductions.push_back({time.begin, time.end->load()});
+      }
+    }
+    log_.AddStep(std::move(times));
   }
 
   void Broadcast(const std::vector<Tensor>& tensors, int source) {
@@ -559,8 +631,14 @@ class DataParallel::Reducer {
   internal::Buckets buckets_;
   // Reduced steps.
   int64_t steps_ = 0;
+  // Whether `expected_` and `used_anywhere_` are those of the static graph, and
+  // whether the buckets are not built anew any more.
+  bool knows_graph_ = false;
+  bool is_final_ = false;
   // By parameter, 1 or 0. Whether some rank used it when that was last asked.
   std::vector<uint8_t> used_anywhere_;
+  // By parameter, the gradients in buckets that were left out in this step.
+  std::map<size_t, std::vector<std::byte>> kept_;
 
   mutable Mutex mutex_;
   std::exception_ptr failure_ MUSTER_GUARDED_BY(mutex_);
@@ -593,6 +671,21 @@ void DataParallel::BeginStep() { reducer_->BeginStep(); }
 void DataParallel::Ready(size_t index) { reducer_->Ready(index); }
 void DataParallel::FinishStep() { reducer_->FinishStep(); }
 void DataParallel::ShadowStep() { reducer_->ShadowStep(); }
+
+void DataParallel::FinishJoin(const JoinResult& result) {
+  reducer_->FinishJoin(result);
+}
+
+std::shared_ptr<ProcessGroup> DataParallel::join_group() const {
+  return reducer_->group();
+}
+
+bool DataParallel::RunsInStep() const { return reducer_->RunsInStep(); }
+
+std::string DataParallel::DescribeJoin() const {
+  // The constructor has compared the rest.
+  return absl::StrCat("DataParallel(", parameters().size(), " parameters)");
+}
 
 Tensor DataParallel::Gradient(size_t index) const {
   return reducer_->Gradient(index);

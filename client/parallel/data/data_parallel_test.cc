@@ -10,6 +10,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -139,7 +140,9 @@ TEST(DataParallelStepsTest, WorksInSharedMemory) {
       model.FinishStep();
       ExpectAverages(model, 3, step);
     }
-    EXPECT_TRUE(model.logging_data().has_symmetric_buckets);
+    const DataParallel::LoggingData data = model.logging_data();
+    EXPECT_TRUE(data.has_symmetric_buckets);
+    EXPECT_EQ(data.symmetric_bucket_count, data.bucket_sizes.size());
   }),
               Each(""));
 }
@@ -283,6 +286,43 @@ TEST(DataParallelStepsTest, BuffersNeedBeginStep) {
   model.FinishStep();
 }
 
+TEST(DataParallelStepsTest, ASecondBeginStepDoesNothing) {
+  LocalGroups groups(2);
+  EXPECT_THAT(groups.OnEachRank([&](const auto& group, int rank) {
+    Model memory(Shapes(1, {{4}}));
+    std::vector<float> mean = {3};
+    DataParallel model(memory.parameters(),
+                       {.group = group, .buffers = {{"mean", mean}}});
+    model.BeginStep();
+    mean[0] = 4.0f + static_cast<float>(rank);
+    model.BeginStep();
+    EXPECT_EQ(mean[0], 4.0f + static_cast<float>(rank));
+    GiveSamples(model, rank, 0, 0);
+    model.FinishStep();
+    ExpectAverages(model, 2, 0);
+  }),
+              Each(""));
+}
+
+TEST(DataParallelStepsTest, AShadowStepInAStepIsAnErrorAndTheStepGoesOn) {
+  LocalGroups groups(1);
+  Model memory(Shapes(1, {{4}}));
+  DataParallel model(memory.parameters(), {.group = groups.at(0)});
+  model.BeginStep();
+  try {
+    model.ShadowStep();
+    FAIL();
+  } catch (const DistError& error) {
+    EXPECT_EQ(error.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_STREQ(
+        error.what(),
+        "data_parallel: ShadowStep in a step that BeginStep has begun");
+  }
+  GiveSamples(model, 0, 0, 0);
+  model.FinishStep();
+  ExpectAverages(model, 1, 0);
+}
+
 TEST(DataParallelStepsTest, NoSyncAccumulatesUntilTheNextStep) {
   LocalGroups groups(3);
   for (const bool in_buckets : {false, true}) {
@@ -368,7 +408,7 @@ TEST(DataParallelStepsTest, UnusedParametersCountAsZerosAndAreFound) {
           EXPECT_NEAR(GetNumbers(model.Gradient(2))[i],
                       testing::GetSample(1, step, 2, i) / 2, 1e-6);
         }
-        EXPECT_THAT(GetNumbers(model.Gradient(0)), Each(in_buckets ? 0. : 7.));
+        EXPECT_THAT(GetNumbers(model.Gradient(0)), Each(7.));
         EXPECT_THAT(model.logging_data().unused_parameters, ElementsAre("p0"));
         EXPECT_FALSE(model.logging_data().has_rebuilt_buckets);
       }
@@ -443,6 +483,7 @@ TEST(DataParallelStepsTest, AStaticGraphDoesNotWaitForWhatTheFirstStepLeftOut) {
       for (int step = 0; step < 3; ++step) {
         // Rank 0 does not use parameter 2; nobody uses parameter 1.
         const int before = hook->started;
+        testing::SetNumbers(model.Gradient(1), {4, 5, 6});
         if (rank == 1) GiveSamples(model, rank, step, 2);
         GiveSamples(model, rank, step, 0);
         // Rank 0's order is 0, and then those that it does not use.
@@ -457,6 +498,7 @@ TEST(DataParallelStepsTest, AStaticGraphDoesNotWaitForWhatTheFirstStepLeftOut) {
           EXPECT_NEAR(GetNumbers(model.Gradient(2))[i],
                       testing::GetSample(1, step, 2, i) / 2, 1e-6);
         }
+        EXPECT_THAT(GetNumbers(model.Gradient(1)), ElementsAre(4, 5, 6));
         EXPECT_THAT(model.logging_data().unused_parameters, ElementsAre("p1"));
       }
       // Another set than in the first step is an error on this rank, and one
@@ -551,6 +593,64 @@ TEST(DataParallelStepsTest, FinishStepNeedsTheEndOfEveryReady) {
   hook->may_go.count_down();
   thread.join();
   model.FinishStep();
+}
+
+// If told so, rank 1 leaves as soon as rank 0 has agreed on the step.
+class LeavingHook : public CommunicationHook {
+ public:
+  LeavingHook(LocalGroups& groups, std::latch& agreed)
+      : groups_(groups), agreed_(agreed) {}
+
+  std::string Describe() const override { return "leaving"; }
+  HookStage Start(const GradBucket& bucket) override {
+    HookStage average = all_reduce_->Start(bucket);
+    if (!leaves) return average;
+    return HookStage([this, &bucket, average = std::move(average)]() mutable {
+      average.Run();
+      // It comes after FinishStep's own all_reduce.
+      return HookStage(bucket.group->Barrier({.async_op = true}),
+                       [this, rank = bucket.group->rank()] {
+                         if (rank == 0) return agreed_.count_down();
+                         agreed_.wait();
+                         groups_.Leave(1);
+                       });
+    });
+  }
+  bool leaves = false;
+
+ private:
+  const std::shared_ptr<CommunicationHook> all_reduce_ = MakeAllReduceHook();
+  LocalGroups& groups_;
+  std::latch& agreed_;
+};
+
+TEST(DataParallelStepsTest, WhoLeavesWhileNamesAreExchangedEndsTheModel) {
+  LocalGroups groups(2);
+  std::latch agreed(1);
+  EXPECT_THAT(groups.OnEachRank([&](const auto& group, int rank) {
+    Model memory(Shapes(1, {{3}}));
+    const auto hook = std::make_shared<LeavingHook>(groups, agreed);
+    DataParallel model(memory.parameters(), {.group = group, .hook = hook});
+    model.Ready(0);
+    model.FinishStep();
+    hook->leaves = true;
+    std::string text;
+    try {
+      // Parameter 0 is missing, which all ranks would tell each other.
+      model.FinishStep();
+    } catch (const DistError& error) {
+      text = error.what();
+    }
+    if (rank == 1) return;
+    EXPECT_THAT(text, HasSubstr("rank 10"));
+    try {
+      model.BeginStep();
+      ADD_FAILURE();
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.what(), text);
+    }
+  }),
+              Each(""));
 }
 
 TEST(DataParallelStepsTest, AShadowTakesPartWithZeros) {
@@ -689,6 +789,24 @@ TEST(DataParallelStepsTest, BadArgumentsOfOneRankAreAnErrorOnAllRanks) {
       "but was -1");
   EXPECT_THAT(error({{"a", value}}, {.buffers = {{"b", Tensor(memory, {-2})}}}),
               HasSubstr("rank 10: buffer \"b\": negative dimension"));
+  EXPECT_EQ(
+      error({{"a", value}},
+            {.buffers = {{"b", Tensor(memory, {4}, {DeviceType::kCuda, 0})}}}),
+      "data_parallel: rank 10: buffer \"b\" is float32[4] on cuda:0: only CPU "
+      "tensors are implemented");
+  EXPECT_EQ(error({{"a", value, value}}),
+            "data_parallel: rank 10: parameter \"a\" and the gradient of "
+            "parameter \"a\" have the same memory");
+  // Its last element is the first of the other.
+  EXPECT_EQ(error({{"a", Tensor(memory + 1, {3})}, {"b", Tensor(memory, {2})}}),
+            "data_parallel: rank 10: parameter \"b\" and parameter \"a\" have "
+            "the same memory");
+  EXPECT_EQ(
+      error({{"a", Tensor(memory, {2})}},
+            {.buffers = {{"b", Tensor(memory + 2, {2})},
+                         {"c", Tensor(memory + 3, {1})}}}),
+      "data_parallel: rank 10: buffer \"b\" and buffer \"c\" have the same "
+      "memory");
 }
 
 TEST(DataParallelStepsTest, OutsideTheGroupNothingHappens) {
@@ -720,6 +838,81 @@ TEST(DataParallelStepsTest, ARankThatLeavesInAStepIsAnErrorOnTheOthers) {
   EXPECT_THAT(errors[2], HasSubstr("rank 10"));
 }
 
+void Compute(std::chrono::milliseconds time) {
+  const Instant end = Clock::now() + time;
+  while (Clock::now() < end) {
+  }
+}
+
+// Lets the test wait for a bucket.
+class FutureHook : public CommunicationHook {
+ public:
+  std::string Describe() const override { return "future"; }
+  HookStage Start(const GradBucket& bucket) override {
+    Work work = bucket.group->AllReduce(bucket.buffer, {.async_op = true});
+    last = work.GetFuture();
+    return work;
+  }
+  std::optional<Future<std::vector<Tensor>>> last;
+};
+
+TEST(DataParallelStepsTest, TheTimeWithoutABucketUnderWayIsNoCommunication) {
+  LocalGroups groups(1);
+  Model memory({{{100}}, {{50}}});
+  const auto hook = std::make_shared<FutureHook>();
+  DataParallelOptions options = SmallBuckets(groups.at(0));
+  options.hook = hook;
+  DataParallel model(memory.parameters(), options);
+  constexpr auto kComputeTime = std::chrono::milliseconds(100);
+  for (int step = 0; step < 2; ++step) {
+    const Instant begin = Clock::now();
+    model.Ready(1);
+    hook->last->Wait();
+    Compute(kComputeTime);
+    model.Ready(0);
+    model.FinishStep();
+    const auto all = Clock::now() - begin;
+    const DataParallel::Times& times = model.logging_data().last;
+    EXPECT_GE(times.backward_compute_time, kComputeTime);
+    EXPECT_GT(times.backward_comm_time.count(), 0);
+    EXPECT_LE(times.backward_comm_time, all - kComputeTime);
+    EXPECT_LE(times.backward_compute_comm_overlap_time, all - kComputeTime);
+    EXPECT_EQ(
+        times.exposed_comm_time,
+        times.backward_comm_time - times.backward_compute_comm_overlap_time);
+  }
+}
+
+// Its stages wait for what the hook has started, and have no Work.
+class OpaqueHook : public CommunicationHook {
+ public:
+  std::string Describe() const override { return "opaque"; }
+  HookStage Start(const GradBucket& bucket) override {
+    return HookStage([work = bucket.group->AllReduce(
+                          bucket.buffer, {.async_op = true})]() mutable {
+      work.Wait();
+      return HookStage([] {});
+    });
+  }
+};
+
+TEST(DataParallelStepsTest, WithoutAWorkABucketIsUnderWayUntilItsStageHasRun) {
+  LocalGroups groups(1);
+  Model memory({{{100}}, {{50}}});
+  DataParallelOptions options = SmallBuckets(groups.at(0));
+  options.hook = std::make_shared<OpaqueHook>();
+  DataParallel model(memory.parameters(), options);
+  constexpr auto kComputeTime = std::chrono::milliseconds(20);
+  model.Ready(1);
+  Compute(kComputeTime);
+  model.Ready(0);
+  model.FinishStep();
+  const DataParallel::Times& times = model.logging_data().last;
+  EXPECT_GE(times.backward_compute_comm_overlap_time, kComputeTime);
+  EXPECT_LE(times.backward_compute_comm_overlap_time,
+            times.backward_compute_time);
+}
+
 TEST(DataParallelStepsTest, LoggingDataHasSizesAndTimes) {
   LocalGroups groups(2);
   EXPECT_THAT(groups.OnEachRank([&](const auto& group, int rank) {
@@ -741,6 +934,7 @@ TEST(DataParallelStepsTest, LoggingDataHasSizesAndTimes) {
     EXPECT_EQ(data.total_parameter_bytes, 600);
     EXPECT_THAT(data.bucket_sizes, ElementsAre(200, 400));
     EXPECT_FALSE(data.has_symmetric_buckets);
+    EXPECT_EQ(data.symmetric_bucket_count, 0u);
     EXPECT_EQ(data.num_iterations, 4);
     EXPECT_THAT(data.unused_parameters, IsEmpty());
     for (const DataParallel::Times& times : {data.last, data.average}) {

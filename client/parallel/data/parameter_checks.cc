@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
@@ -38,7 +40,65 @@ Status CheckParameter(const Parameter& parameter) {
                                              ", but its gradient is ",
                                              gradient.Describe()));
   }
-  return gradient.Validate();
+  if (Status valid = gradient.Validate(); !valid.ok()) {
+    return InvalidArgumentError(
+        absl::StrCat("the gradient of ", name, ": ", valid.message()));
+  }
+  return OkStatus();
+}
+
+Status CheckBuffer(const NamedTensor& buffer) {
+  const std::string name = absl::StrCat("buffer ", base::Quote(buffer.name));
+  if (Status valid = buffer.tensor.Validate(); !valid.ok()) {
+    return InvalidArgumentError(absl::StrCat(name, ": ", valid.message()));
+  }
+  if (buffer.tensor.device().type != DeviceType::kCpu) {
+    return UnimplementedError(
+        absl::StrCat(name, " is ", buffer.tensor.Describe(),
+                     ": only CPU tensors are implemented"));
+  }
+  return OkStatus();
+}
+
+// Memory of the program, and what is in it.
+struct Memory {
+  const std::byte* begin;
+  const std::byte* end;
+  std::string name;
+};
+
+Memory MakeMemory(const Tensor& tensor, std::string name) {
+  const auto* const begin = static_cast<const std::byte*>(tensor.data());
+  return {begin, begin + tensor.bytes(), std::move(name)};
+}
+
+// No two tensors may have memory in common.
+Status CheckMemory(const std::vector<Parameter>& parameters,
+                   const std::vector<NamedTensor>& buffers) {
+  std::vector<Memory> all;
+  for (const auto& [name, value, gradient] : parameters) {
+    all.push_back(
+        MakeMemory(value, absl::StrCat("parameter ", base::Quote(name))));
+    if (gradient.data() == nullptr) continue;
+    all.push_back(MakeMemory(
+        gradient,
+        absl::StrCat("the gradient of parameter ", base::Quote(name))));
+  }
+  for (const auto& [name, tensor] : buffers) {
+    if (tensor.bytes() == 0) continue;
+    all.push_back(
+        MakeMemory(tensor, absl::StrCat("buffer ", base::Quote(name))));
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Memory& a, const Memory& b) {
+                     return std::less<>()(a.begin, b.begin);
+                   });
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (!std::less<>()(all[i].begin, all[i - 1].end)) continue;
+    return InvalidArgumentError(absl::StrCat(
+        all[i - 1].name, " and ", all[i].name, " have the same memory"));
+  }
+  return OkStatus();
 }
 
 Status CheckArguments(const std::vector<Parameter>& parameters,
@@ -53,12 +113,9 @@ Status CheckArguments(const std::vector<Parameter>& parameters,
     }
   }
   for (const NamedTensor& buffer : options.buffers) {
-    if (Status ok = buffer.tensor.Validate(); !ok.ok()) {
-      return InvalidArgumentError(absl::StrCat(
-          "buffer ", base::Quote(buffer.name), ": ", ok.message()));
-    }
+    if (Status ok = CheckBuffer(buffer); !ok.ok()) return ok;
   }
-  return OkStatus();
+  return CheckMemory(parameters, options.buffers);
 }
 
 }  // namespace

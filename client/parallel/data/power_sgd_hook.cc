@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/control/throw.h"
+#include "client/parallel/data/bucket_states.h"
 #include "client/parallel/data/float_conversion.h"
 #include "client/parallel/data/orthogonalization.h"
 #include "muster/communication_hooks.h"
@@ -93,7 +94,7 @@ class PowerSgdHook : public CommunicationHook {
   HookStage Start(const GradBucket& bucket) override {
     if (bucket.index == 0) ++step_;
     if (step_ <= options_.start_step) return all_reduce_->Start(bucket);
-    State& state = GetState(bucket);
+    State& state = states_.Get(bucket, [&] { return MakeState(bucket); });
     float* const m = state.gradients.data();
     internal::ToFloats(bucket.buffer, m);
     for (const Matrix& matrix : state.matrices) {
@@ -104,15 +105,19 @@ class PowerSgdHook : public CommunicationHook {
                state.p.data() + matrix.p_at);
     }
     state.CopyRest(/*to_p=*/true);
-    auto work = bucket.group->AllReduce(
+    Work work = bucket.group->AllReduce(
         state.p, {.op = ReduceOp::kAvg, .async_op = true});
-    return [this, &bucket, &state, work = std::move(work)]() mutable {
-      work.Wait();
-      return StartSecond(bucket, state);
-    };
+    return {std::move(work),
+            [this, &bucket, &state] { return StartSecond(bucket, state); }};
   }
 
-  void BucketsRebuilt() override { states_.clear(); }
+  void Discard(const GradBucket& bucket, size_t index) override {
+    // There is none in the steps that are not compressed.
+    State* const state = states_.Find(bucket);
+    if (state != nullptr) internal::KeepAverage(bucket, index, state->errors);
+  }
+
+  void BucketsRebuilt() override { states_.Clear(); }
 
  private:
   struct State {
@@ -155,27 +160,28 @@ class PowerSgdHook : public CommunicationHook {
       ComputeQ(matrix, state.gradients.data() + matrix.at, p,
                state.q.data() + matrix.q_at);
     }
-    auto work = bucket.group->AllReduce(
+    Work work = bucket.group->AllReduce(
         state.q, {.op = ReduceOp::kAvg, .async_op = true});
-    return [this, &bucket, &state, work = std::move(work)]() mutable {
-      work.Wait();
-      for (const Matrix& matrix : state.matrices) {
-        Replace(matrix, state.p.data() + matrix.p_at,
-                state.q.data() + matrix.q_at,
-                state.gradients.data() + matrix.at,
-                state.errors.data() + matrix.at);
-        // The next step cannot begin with what a NaN or a gradient of zeros
-        // leaves.
-        const std::span<float> q = GetQ(matrix, state);
-        const bool is_finite = std::all_of(
-            q.begin(), q.end(), [](float each) { return std::isfinite(each); });
-        if (!is_finite || std::all_of(q.begin(), q.end(),
-                                      [](float each) { return each == 0; })) {
-          Fill(q);
-        }
+    return {std::move(work),
+            [this, &bucket, &state] { Finish(bucket, state); }};
+  }
+
+  void Finish(const GradBucket& bucket, State& state) const {
+    for (const Matrix& matrix : state.matrices) {
+      Replace(matrix, state.p.data() + matrix.p_at,
+              state.q.data() + matrix.q_at, state.gradients.data() + matrix.at,
+              state.errors.data() + matrix.at);
+      // The next step cannot begin with what a NaN or a gradient of zeros
+      // leaves.
+      const std::span<float> q = GetQ(matrix, state);
+      const bool is_finite = std::all_of(
+          q.begin(), q.end(), [](float each) { return std::isfinite(each); });
+      if (!is_finite || std::all_of(q.begin(), q.end(),
+                                    [](float each) { return each == 0; })) {
+        Fill(q);
       }
-      internal::FromFloats(state.gradients.data(), bucket.buffer);
-    };
+    }
+    internal::FromFloats(state.gradients.data(), bucket.buffer);
   }
 
   static std::span<float> GetQ(const Matrix& matrix, State& state) {
@@ -193,11 +199,8 @@ class PowerSgdHook : public CommunicationHook {
     }
   }
 
-  State& GetState(const GradBucket& bucket) {
-    if (bucket.index >= states_.size()) states_.resize(bucket.index + 1);
-    auto& state = states_[bucket.index];
-    if (state != nullptr) return *state;
-    state = std::make_unique<State>();
+  State MakeState(const GradBucket& bucket) const {
+    State state;
     size_t at = 0;
     size_t p_at = 0;
     size_t q_at = 0;
@@ -209,32 +212,31 @@ class PowerSgdHook : public CommunicationHook {
       if (options_.min_compression_rate *
               static_cast<double>((rows + columns) * rank) <=
           static_cast<double>(count)) {
-        state->matrices.push_back({rows, columns, rank, at, p_at, q_at});
+        state.matrices.push_back({rows, columns, rank, at, p_at, q_at});
         p_at += static_cast<size_t>(rows * rank);
         q_at += static_cast<size_t>(columns * rank);
       } else {
-        state->rest.push_back(
+        state.rest.push_back(
             {.at = at, .p_at = 0, .count = static_cast<size_t>(count)});
       }
       at += static_cast<size_t>(count);
     }
-    for (auto& each : state->rest) {
+    for (auto& each : state.rest) {
       each.p_at = p_at;
       p_at += each.count;
     }
-    state->gradients.resize(at);
-    state->errors.resize(at);
-    state->p.resize(p_at);
-    state->q.resize(q_at);
-    for (const Matrix& matrix : state->matrices) Fill(GetQ(matrix, *state));
-    return *state;
+    state.gradients.resize(at);
+    state.errors.resize(at);
+    state.p.resize(p_at);
+    state.q.resize(q_at);
+    for (const Matrix& matrix : state.matrices) Fill(GetQ(matrix, state));
+    return state;
   }
 
   const PowerSgdOptions options_;
   const std::shared_ptr<CommunicationHook> all_reduce_ = MakeAllReduceHook();
   int64_t step_ = 0;
-  // By bucket. Pointers, because collectives use what they have.
-  std::vector<std::unique_ptr<State>> states_;
+  internal::BucketStates<State> states_;
 };
 
 }  // namespace

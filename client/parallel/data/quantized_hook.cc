@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/parallel/data/block_quantization.h"
+#include "client/parallel/data/bucket_states.h"
 #include "client/parallel/data/float_conversion.h"
 #include "muster/communication_hooks.h"
 
@@ -27,7 +28,7 @@ class QuantizedHook : public CommunicationHook {
   std::string Describe() const override { return name_; }
 
   HookStage Start(const GradBucket& bucket) override {
-    State& state = GetState(bucket);
+    State& state = states_.Get(bucket, [&] { return MakeState(bucket); });
     // This rank sends its gradients and its earlier rounding errors.
     internal::ToFloats(bucket.buffer, Floats(state.count));
     for (size_t i = 0; i < state.count; ++i) state.errors[i] += floats_[i];
@@ -39,15 +40,17 @@ class QuantizedHook : public CommunicationHook {
       QuantizePart(state, exact, size, sent);
       internal::SubtractQuantized(format_, sent, size, exact);
     }
-    auto work = bucket.group->AllToAllSingle(state.received, Tensor(state.sent),
+    Work work = bucket.group->AllToAllSingle(state.received, Tensor(state.sent),
                                              {.async_op = true});
-    return [this, &bucket, &state, work = std::move(work)]() mutable {
-      work.Wait();
-      return AverageOwnPart(bucket, state);
-    };
+    return {std::move(work),
+            [this, &bucket, &state] { return AverageOwnPart(bucket, state); }};
   }
 
-  void BucketsRebuilt() override { states_.clear(); }
+  void Discard(const GradBucket& bucket, size_t index) override {
+    internal::KeepAverage(bucket, index, states_.Find(bucket)->errors);
+  }
+
+  void BucketsRebuilt() override { states_.Clear(); }
 
  private:
   struct State {
@@ -68,24 +71,19 @@ class QuantizedHook : public CommunicationHook {
     }
   };
 
-  State& GetState(const GradBucket& bucket) {
-    if (bucket.index >= states_.size()) states_.resize(bucket.index + 1);
-    auto& state = states_[bucket.index];
-    if (state != nullptr) return *state;
+  static State MakeState(const GradBucket& bucket) {
     const auto ranks = static_cast<size_t>(bucket.group->size());
     const auto count = static_cast<size_t>(bucket.buffer.element_count());
     const size_t blocks = (count + kBlockElements - 1) / kBlockElements;
     const size_t part = (blocks + ranks - 1) / ranks * kBlockElements;
     const size_t bytes = ranks * QuantizedBytes(part);
-    state =
-        std::make_unique<State>(State{.ranks = ranks,
-                                      .count = count,
-                                      .part = part,
-                                      .errors = std::vector<float>(count),
-                                      .own_errors = std::vector<float>(part),
-                                      .sent = std::vector<uint8_t>(bytes),
-                                      .received = std::vector<uint8_t>(bytes)});
-    return *state;
+    return {.ranks = ranks,
+            .count = count,
+            .part = part,
+            .errors = std::vector<float>(count),
+            .own_errors = std::vector<float>(part),
+            .sent = std::vector<uint8_t>(bytes),
+            .received = std::vector<uint8_t>(bytes)};
   }
 
   float* Floats(size_t count) {
@@ -117,12 +115,10 @@ class QuantizedHook : public CommunicationHook {
     QuantizePart(state, exact, size, state.sent.data());
     internal::SubtractQuantized(format_, state.sent.data(), size, exact);
     const Tensor average(state.sent.data(), {static_cast<int64_t>(part_bytes)});
-    auto work = bucket.group->AllGatherIntoTensor(state.received, average,
+    Work work = bucket.group->AllGatherIntoTensor(state.received, average,
                                                   {.async_op = true});
-    return [this, &bucket, &state, work = std::move(work)]() mutable {
-      work.Wait();
-      WriteAverages(bucket, state);
-    };
+    return {std::move(work),
+            [this, &bucket, &state] { WriteAverages(bucket, state); }};
   }
 
   void WriteAverages(const GradBucket& bucket, const State& state) {
@@ -138,8 +134,7 @@ class QuantizedHook : public CommunicationHook {
 
   const EightBits format_;
   const std::string name_;
-  // By bucket. Pointers, because collectives use what they have.
-  std::vector<std::unique_ptr<State>> states_;
+  internal::BucketStates<State> states_;
   std::vector<float> floats_;
 };
 

@@ -16,16 +16,39 @@ constexpr int64_t kStepsPerLog = 100;
 
 }  // namespace
 
+DataParallel::Times ComputeTimes(StepTimes times) {
+  std::sort(times.reductions.begin(), times.reductions.end(),
+            [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  DataParallel::Times result;
+  result.backward_compute_time = times.last_ready - times.first_ready;
+  // The end of the time that is counted so far.
+  base::Instant counted = base::Instant::min();
+  for (const StepTimes::Interval& each : times.reductions) {
+    const base::Instant begin = std::max(each.begin, counted);
+    if (each.end <= begin) continue;
+    counted = each.end;
+    result.backward_comm_time += each.end - begin;
+    const base::Instant hidden_end = std::min(each.end, times.last_ready);
+    if (hidden_end <= begin) continue;
+    result.backward_compute_comm_overlap_time += hidden_end - begin;
+  }
+  result.exposed_comm_time =
+      result.backward_comm_time - result.backward_compute_comm_overlap_time;
+  return result;
+}
+
 void StepLog::SetBuckets(const Buckets& buckets, bool rebuilt) {
   const MutexLock lock(mutex_);
   data_.has_rebuilt_buckets = rebuilt;
-  data_.has_symmetric_buckets = true;
+  data_.symmetric_bucket_count = 0;
   data_.bucket_sizes.clear();
   for (const Bucket& bucket : buckets.all()) {
     data_.bucket_sizes.push_back(
         static_cast<int64_t>(bucket.gradients.buffer.bytes()));
-    data_.has_symmetric_buckets &= bucket.memory.is_symmetric();
+    if (bucket.memory.is_symmetric()) ++data_.symmetric_bucket_count;
   }
+  data_.has_symmetric_buckets =
+      data_.symmetric_bucket_count == buckets.all().size();
 }
 
 void StepLog::SetUnused(std::vector<std::string> names) {
@@ -45,16 +68,12 @@ void StepLog::LogStart() const {
             << " symmetric=" << data.has_symmetric_buckets;
 }
 
-void StepLog::AddStep(const StepTimes& times) {
+void StepLog::AddStep(StepTimes times) {
+  const DataParallel::Times last = ComputeTimes(std::move(times));
   const MutexLock lock(mutex_);
   ++data_.num_iterations;
   ++timed_steps_;
-  data_.last = {
-      .backward_compute_time = times.last_ready - times.first_ready,
-      .backward_comm_time = times.end - times.comm_start,
-      .backward_compute_comm_overlap_time = std::max(
-          times.last_ready - times.comm_start, base::Instant::duration(0)),
-      .exposed_comm_time = times.end - times.wait_start};
+  data_.last = last;
   for (const auto time :
        {&DataParallel::Times::backward_compute_time,
         &DataParallel::Times::backward_comm_time,

@@ -15,13 +15,19 @@ namespace muster::internal {
 
 // When things have happened in a step.
 struct StepTimes {
+  struct Interval {
+    base::Instant begin;
+    base::Instant end;
+  };
+
   // The same instant if no parameter was ready.
   base::Instant first_ready = {};
   base::Instant last_ready = {};
-  base::Instant comm_start = {};
-  base::Instant wait_start = {};
-  base::Instant end = {};
+  // When buckets were reduced, in any order; they may overlap.
+  std::vector<Interval> reductions = {};
 };
+
+DataParallel::Times ComputeTimes(StepTimes times);
 
 // StepLog keeps the logging data of a DataParallel, and writes it to the log at
 // the debug levels. Thread-safe.
@@ -35,7 +41,7 @@ class StepLog {
   void LogStart() const;
   // Adds a reduced step in which this rank was no shadow, and one in which it
   // was.
-  void AddStep(const StepTimes& times);
+  void AddStep(StepTimes times);
   void AddShadow();
 
   DataParallel::LoggingData data() const {
