@@ -3,18 +3,10 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/base/status.h"
 
 namespace muster::internal {
-namespace {
-
-bool IsFloat(DataType type) {
-  return type == DataType::kFloat16 || type == DataType::kBfloat16 ||
-         type == DataType::kFloat32 || type == DataType::kFloat64;
-}
-
-}  // namespace
-
 void AddTensors(const std::string& argument, const std::vector<Tensor>& tensors,
                 bool cpu_only, Agreement& agreement) {
   agreement.Add(absl::StrCat("the number of ", argument),

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "client/parallel/data/float_conversion.h"
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/communication_hooks.h"
 
 namespace muster::internal {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/parallel/data/bucket_states.h"
-#include "client/parallel/data/float_conversion.h"
+#include "client/parallel/elements/float_conversion.h"
 
 namespace muster {
 namespace {

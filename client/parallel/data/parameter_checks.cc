@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "client/parallel/data/float_conversion.h"
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/base/status.h"
 
 namespace muster::internal {
@@ -27,7 +27,7 @@ Status CheckParameter(const Parameter& parameter) {
     return UnimplementedError(absl::StrCat(
         name, " is ", value.Describe(), ": only CPU tensors are implemented"));
   }
-  if (!IsGradientType(value.data_type()) || value.element_count() == 0) {
+  if (!IsFloat(value.data_type()) || value.element_count() == 0) {
     return InvalidArgumentError(absl::StrCat(
         name, " is ", value.Describe(),
         ": float16, bfloat16, float32 or float64 and elements are needed"));

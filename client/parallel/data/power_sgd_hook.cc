@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/control/throw.h"
 #include "client/parallel/data/bucket_states.h"
-#include "client/parallel/data/float_conversion.h"
 #include "client/parallel/data/orthogonalization.h"
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/communication_hooks.h"
 
 namespace muster {

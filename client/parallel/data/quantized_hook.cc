@@ -10,7 +10,7 @@
 
 #include "client/parallel/data/block_quantization.h"
 #include "client/parallel/data/bucket_states.h"
-#include "client/parallel/data/float_conversion.h"
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/communication_hooks.h"
 
 namespace muster {

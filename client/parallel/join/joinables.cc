@@ -1,6 +1,5 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
-#include "client/parallel/join/neutral_element.h"
+#include "client/parallel/elements/neutral_element.h"
 #include "muster/base/status.h"
 #include "muster/dataplane/collective.h"
 #include "muster/distributed.h"
@@ -39,14 +38,6 @@ class Shadow {
                     16 +
                 1) {}
 
-  void Fill(const std::vector<std::byte>& element) {
-    auto* const bytes = reinterpret_cast<std::byte*>(memory_.data());
-    for (int64_t i = 0; i < count_; ++i) {
-      std::memcpy(bytes + static_cast<size_t>(i) * element.size(),
-                  element.data(), element.size());
-    }
-  }
-
   Tensor tensor() { return {memory_.data(), type_, {count_}}; }
 
  private:
@@ -64,15 +55,15 @@ void CheckCount(const char* name, int64_t count) {
                        count));
 }
 
-std::vector<std::byte> GetNeutral(const char* name, DataType type,
-                                  ReduceOp op) {
-  auto element = internal::FindNeutralElement(type, op);
-  if (!element.has_value()) {
-    Unimplemented(absl::StrCat(name, ": there is no neutral element for ",
-                               dataplane::ReduceOpName(op), " of ",
-                               dataplane::DataTypeName(type)));
-  }
-  return *std::move(element);
+void FillNeutral(const char* name, const Tensor& tensor, ReduceOp op) {
+  if (internal::FillNeutral(tensor, op)) return;
+  Unimplemented(absl::StrCat(name, ": there is no neutral element for ",
+                             dataplane::ReduceOpName(op), " of ",
+                             dataplane::DataTypeName(tensor.data_type())));
+}
+
+void CheckNeutral(const char* name, DataType type, ReduceOp op) {
+  FillNeutral(name, Tensor(nullptr, type, {0}), op);
 }
 
 void CheckTensor(const char* name, const char* argument, const Tensor& tensor,
@@ -109,7 +100,7 @@ JoinableAllReduce::JoinableAllReduce(DataType data_type, int64_t count,
                                      const JoinableReductionOptions& options)
     : data_type_(data_type), count_(count), options_(options) {
   CheckCount(kAllReduce, count);
-  (void)GetNeutral(kAllReduce, data_type, options.op);
+  CheckNeutral(kAllReduce, data_type, options.op);
 }
 
 void JoinableAllReduce::Run(const Tensor& tensor) {
@@ -125,7 +116,7 @@ std::shared_ptr<ProcessGroup> JoinableAllReduce::join_group() const {
 
 void JoinableAllReduce::ShadowStep() {
   Shadow shadow(data_type_, count_);
-  shadow.Fill(GetNeutral(kAllReduce, data_type_, options_.op));
+  FillNeutral(kAllReduce, shadow.tensor(), options_.op);
   Run(shadow.tensor());
 }
 
@@ -137,7 +128,7 @@ JoinableReduceScatter::JoinableReduceScatter(
     DataType data_type, int64_t count, const JoinableReductionOptions& options)
     : data_type_(data_type), count_(count), options_(options) {
   CheckCount(kReduceScatter, count);
-  (void)GetNeutral(kReduceScatter, data_type, options.op);
+  CheckNeutral(kReduceScatter, data_type, options.op);
 }
 
 void JoinableReduceScatter::Run(const Tensor& output, const Tensor& input) {
@@ -156,7 +147,7 @@ std::shared_ptr<ProcessGroup> JoinableReduceScatter::join_group() const {
 void JoinableReduceScatter::ShadowStep() {
   Shadow output(data_type_, count_);
   Shadow input(data_type_, count_ * join_group()->size());
-  input.Fill(GetNeutral(kReduceScatter, data_type_, options_.op));
+  FillNeutral(kReduceScatter, input.tensor(), options_.op);
   Run(output.tensor(), input.tensor());
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "client/parallel/shard/convert.h"
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/sharded_optimizer.h"
 
 namespace muster {

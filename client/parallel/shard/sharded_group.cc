@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "client/parallel/shard/convert.h"
+#include "client/parallel/elements/float_conversion.h"
 
 namespace muster::internal {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/parallel/data/float_conversion.h"
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/data_parallel.h"
 
 namespace muster::testing {

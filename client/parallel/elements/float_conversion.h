@@ -1,7 +1,7 @@
 // Conversion and elementwise work on memory of the four floating-point types.
 
-#ifndef MUSTER_CLIENT_PARALLEL_SHARD_CONVERT_H_
-#define MUSTER_CLIENT_PARALLEL_SHARD_CONVERT_H_
+#ifndef MUSTER_CLIENT_PARALLEL_ELEMENTS_FLOAT_CONVERSION_H_
+#define MUSTER_CLIENT_PARALLEL_ELEMENTS_FLOAT_CONVERSION_H_
 
 #include <algorithm>
 #include <array>
@@ -19,9 +19,9 @@ using dataplane::DataType;
 bool IsFloat(DataType type);
 bool IsFloat16Bits(DataType type);
 
-// Writes `count` elements of `from` to `to`. The types are equal, or one is
-// float32 and the other has 16 bits; those are rounded to nearest, ties to
-// even.
+// Writes `count` elements of `from` to `to`, of any two of the types. Rounds to
+// nearest, ties to even; from float64 to 16 bits by way of float32. The memory
+// does not overlap.
 void Convert(void* to, DataType to_type, const void* from, DataType from_type,
              int64_t count);
 
@@ -29,6 +29,16 @@ void Convert(void* to, DataType to_type, const void* from, DataType from_type,
 // float32 and `from` has 16 bits.
 void AddConverted(void* to, DataType to_type, const void* from,
                   DataType from_type, int64_t count);
+
+// Converts all elements of a tensor. `floats` has as many.
+inline void ToFloats(const dataplane::Tensor& from, float* floats) {
+  Convert(floats, DataType::kFloat32, from.data(), from.data_type(),
+          from.element_count());
+}
+inline void FromFloats(const float* floats, const dataplane::Tensor& to) {
+  Convert(to.data(), to.data_type(), floats, DataType::kFloat32,
+          to.element_count());
+}
 
 // Calls `body` with pointers to the elements of all `arrays`, as spans of
 // double or float, piece by piece: 16-bit elements are converted to float, and
@@ -67,4 +77,4 @@ void ForElements(DataType type, const std::array<void*, kArrays>& arrays,
 
 }  // namespace muster::internal
 
-#endif  // MUSTER_CLIENT_PARALLEL_SHARD_CONVERT_H_
+#endif  // MUSTER_CLIENT_PARALLEL_ELEMENTS_FLOAT_CONVERSION_H_
