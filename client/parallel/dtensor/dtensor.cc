@@ -282,7 +282,7 @@ namespace {
 
 // Whether there is something to fill.
 bool CheckFill(const DTensor& tensor) {
-  if (!internal::IsFloatingPoint(tensor.data_type())) {
+  if (!internal::IsFloat(tensor.data_type())) {
     Invalid(
         absl::StrCat("random numbers are float16, bfloat16, float32 or "
                      "float64, the tensor is ",

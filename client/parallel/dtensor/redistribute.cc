@@ -208,13 +208,13 @@ class Step {
   OwnedTensor Fill() const {
     const ReduceOp op = step_.to.op();
     // Throws on all ranks if it throws on one that fills.
-    FillNeutral(Tensor(nullptr, in_.tensor.data_type(), {0}), op);
+    FillPartial(Tensor(nullptr, in_.tensor.data_type(), {0}), op);
     const bool keeps_all = step_.from.is_replicate() &&
                            (mesh_.coordinate()[dim_] == 0 ||
                             (op != ReduceOp::kSum && op != ReduceOp::kProduct));
     if (keeps_all) return in_;
     OwnedTensor out = MakeOut();
-    FillNeutral(out.tensor, op);
+    FillPartial(out.tensor, op);
     if (step_.from.is_shard()) {
       Copy(in_.tensor.data(), in_box_, out.tensor.data(), out_box_, in_box_);
     }

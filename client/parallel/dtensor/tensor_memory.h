@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "client/parallel/elements/float_conversion.h"
 #include "muster/dataplane/tensor.h"
 #include "muster/placement.h"
 #include "muster/process_group.h"
@@ -41,20 +42,20 @@ void CopyBox(const void* from, const ShardBox& from_box, void* to,
              const ShardBox& to_box, const ShardBox& part,
              size_t element_bytes);
 
-// Writes the neutral element of kSum, kMin, kMax or kProduct to all elements.
-// Throws DistError (kUnimplemented) for a type that the operation is not
-// defined for.
-void FillNeutral(const Tensor& tensor, ReduceOp op);
-
-// Whether the type is float16, bfloat16, float32 or float64.
-bool IsFloatingPoint(DataType type);
+// Writes the neutral element of a Partial placement's operation to all
+// elements. Throws DistError (kUnimplemented) for a type that cannot be
+// Partial.
+void FillPartial(const Tensor& tensor, ReduceOp op);
 
 // Converts `count` elements of a floating-point type from and to double.
-// Rounds to float32 first.
-void ToDoubles(DataType type, const void* elements, int64_t count,
-               double* doubles);
-void FromDoubles(DataType type, const double* doubles, int64_t count,
-                 void* elements);
+inline void ToDoubles(DataType type, const void* elements, int64_t count,
+                      double* doubles) {
+  Convert(doubles, DataType::kFloat64, elements, type, count);
+}
+inline void FromDoubles(DataType type, const double* doubles, int64_t count,
+                        void* elements) {
+  Convert(elements, type, doubles, DataType::kFloat64, count);
+}
 
 }  // namespace muster::internal
 

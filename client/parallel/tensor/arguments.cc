@@ -43,7 +43,7 @@ void CheckHost(const char* name, const Tensor& tensor) {
 
 void CheckFloats(const char* name, const Tensor& tensor) {
   CheckHost(name, tensor);
-  if (IsFloatingPoint(tensor.data_type())) return;
+  if (IsFloat(tensor.data_type())) return;
   Invalid(absl::StrCat("argument ", name, ": ", tensor.Describe(),
                        " is not float16, bfloat16, float32 or float64"));
 }
