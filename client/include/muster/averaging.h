@@ -17,9 +17,9 @@
 // types are float16, bfloat16, float32 and float64. The results are bitwise
 // equal on all ranks. Constructors compare the arguments of all ranks, and
 // throw DistError (kInvalidArgument) on every rank if one is bad or if they
-// differ; the text names the rank and both values. All functions throw what a
-// collective throws. In a process that is not in the group they log a warning
-// and do nothing. One thread at a time.
+// differ; the text names the rank, which is in culprits(), and both values. All
+// functions throw what a collective throws. In a process that is not in the
+// group they log a warning and do nothing. One thread at a time.
 
 #ifndef MUSTER_AVERAGING_H_
 #define MUSTER_AVERAGING_H_
@@ -73,7 +73,8 @@ struct PostLocalSgdOptions {
   int64_t first_step = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;
   // If given, gradients are averaged over this group in every step after the
-  // warm-up: for instance the ranks of one host.
+  // warm-up: for instance the ranks of one host. All ranks give one that has
+  // this rank, and the same as its other ranks.
   std::shared_ptr<ProcessGroup> subgroup = nullptr;
 };
 
@@ -101,7 +102,9 @@ class PostLocalSgd {
 struct DiLoCoOptions {
   // The number of steps between outer steps; at least `fragments`.
   int64_t period = 0;
+  // Not negative, and finite.
   double outer_learning_rate = 0.7;
+  // At least 0 and less than 1.
   double outer_momentum = 0.9;
   // Parameter i belongs to fragment i % fragments. Each fragment has its outer
   // step at another time within the period, so that a slow link carries a part

@@ -128,6 +128,57 @@ TEST(PostLocalSgdTest, ASubgroupAveragesGradientsAfterTheWarmup) {
               Each(""));
 }
 
+// The text that all ranks get if rank r has the subgroup that `get` returns.
+std::string GetSubgroupError(int size,
+                             const std::function<Group(int rank)>& get,
+                             int culprit) {
+  LocalGroups world(size);
+  const auto texts = world.OnEachRank([&](const Group& group, int rank) {
+    std::vector<float> weight = {0};
+    try {
+      PostLocalSgd sgd({weight}, {weight},
+                       {.period = 1, .group = group, .subgroup = get(rank)});
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(error.culprit_ranks(), ElementsAre(culprit));
+      group->Barrier();
+      throw;
+    }
+  });
+  EXPECT_THAT(texts, Each(texts[0]));
+  return texts[0];
+}
+
+TEST(PostLocalSgdTest, SubgroupsAreComparedOverTheRanks) {
+  LocalGroups low(std::vector<int>{0, 10});
+  LocalGroups middle(std::vector<int>{10, 20});
+  LocalGroups high(std::vector<int>{20, 30});
+  EXPECT_EQ(GetSubgroupError(
+                4,
+                [&](int rank) {
+                  return rank == 2 ? nullptr
+                                   : (rank < 2 ? low : high).at(rank % 2);
+                },
+                20),
+            "PostLocalSgd: option subgroup: rank 20 has none, rank 0 has a "
+            "group");
+  EXPECT_EQ(GetSubgroupError(
+                4,
+                [&](int rank) {
+                  if (rank == 3) return LocalGroups::NonMember();
+                  return (rank < 2 ? low : high).at(rank % 2);
+                },
+                30),
+            "PostLocalSgd: rank 30: option subgroup: this rank is not in it");
+  EXPECT_EQ(
+      GetSubgroupError(
+          3,
+          [&](int rank) { return rank == 0 ? low.at(0) : middle.at(rank - 1); },
+          0),
+      "PostLocalSgd: option subgroup: rank 0 has a group of 2 ranks, "
+      "which 1 of the ranks have");
+}
+
 std::vector<std::string> MakeWith(
     const std::function<void(int rank, std::vector<Tensor>&,
                              PeriodicModelAveragerOptions&)>& change) {
@@ -141,6 +192,7 @@ std::vector<std::string> MakeWith(
       PeriodicModelAverager averager(parameters, options);
     } catch (const DistError& error) {
       EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(error.culprit_ranks().size(), 1u);
       group->Barrier();
       throw;
     }

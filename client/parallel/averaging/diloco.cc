@@ -1,14 +1,17 @@
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/groups/group_state.h"
 #include "client/parallel/averaging/arguments.h"
 #include "dataplane/reduction.h"
 #include "muster/averaging.h"
+#include "muster/base/status.h"
 #include "muster/dataplane/collective.h"
 #include "muster/distributed.h"
 
@@ -138,9 +141,21 @@ struct DiLoCo::Impl {
     arguments.AddAtLeast("option fragments", options.fragments, 1);
     arguments.AddAtLeast("option period", options.period, options.fragments);
     arguments.AddAtLeast("option first_step", options.first_step, 0);
-    arguments.AddNumber("option outer_learning_rate",
-                        options.outer_learning_rate);
-    arguments.AddNumber("option outer_momentum", options.outer_momentum);
+    const double rate = options.outer_learning_rate;
+    arguments.AddNumber("option outer_learning_rate", rate);
+    if (!(rate >= 0) || !std::isfinite(rate)) {
+      arguments.AddFault(InvalidArgumentError(absl::StrCat(
+          "option outer_learning_rate must be at least 0 and finite but was ",
+          rate)));
+    }
+    const double momentum = options.outer_momentum;
+    arguments.AddNumber("option outer_momentum", momentum);
+    if (!(momentum >= 0 && momentum < 1)) {
+      arguments.AddFault(InvalidArgumentError(
+          absl::StrCat("option outer_momentum must be at least 0 and less than "
+                       "1 but was ",
+                       momentum)));
+    }
     internal::AddTensors("parameters", parameters, /*cpu_only=*/true,
                          arguments);
     arguments.Check({options.group});

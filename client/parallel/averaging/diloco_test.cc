@@ -1,5 +1,6 @@
 // DiLoCo among ranks that are threads, against a single process in double.
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -246,6 +247,18 @@ TEST(DiLoCoTest, RefusesBadArguments) {
             "DiLoCo: rank 0: option fragments must be at least 1 but was 0");
   EXPECT_EQ(invalid({.period = 2, .first_step = -1}),
             "DiLoCo: rank 0: option first_step must be at least 0 but was -1");
+  EXPECT_EQ(invalid({.period = 2, .outer_learning_rate = -0.5}),
+            "DiLoCo: rank 0: option outer_learning_rate must be at least 0 and "
+            "finite but was -0.5");
+  EXPECT_EQ(invalid({.period = 2, .outer_learning_rate = std::nan("")}),
+            "DiLoCo: rank 0: option outer_learning_rate must be at least 0 and "
+            "finite but was nan");
+  EXPECT_EQ(invalid({.period = 2, .outer_momentum = 1}),
+            "DiLoCo: rank 0: option outer_momentum must be at least 0 and less "
+            "than 1 but was 1");
+  EXPECT_EQ(invalid({.period = 2, .outer_momentum = std::nan("")}),
+            "DiLoCo: rank 0: option outer_momentum must be at least 0 and less "
+            "than 1 but was nan");
   EXPECT_EQ(GetError(world, {.period = 1}, StatusCode::kUnimplemented,
                      {Tensor(memory.data(), {1}, {DeviceType::kCuda, 0})}),
             "DiLoCo: rank 0: argument parameters, number 0 is float32[1] on "
@@ -262,6 +275,16 @@ TEST(DiLoCoTest, RanksMustHaveEqualOptions) {
   }),
               Each("DiLoCo: option outer_learning_rate: rank 10 has 0.5, rank "
                    "0 has 0.7"));
+  // All digits count.
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    std::vector<float> memory(1);
+    DiLoCo diloco({memory},
+                  {.period = 2,
+                   .outer_momentum = rank == 0 ? 0.9 : 0.9000000000000001,
+                   .group = group});
+  }),
+              Each("DiLoCo: option outer_momentum: rank 10 has "
+                   "0.9000000000000001, rank 0 has 0.9"));
 }
 
 TEST(DiLoCoTest, RanksOutsideTheGroupDoNothing) {
