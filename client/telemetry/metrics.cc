@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/process_usage.h"
+#include "client/telemetry/data_parallel_metrics.h"
 #include "muster/base/status.h"
 #include "muster/version.h"
 
@@ -205,6 +206,60 @@ class CollectiveSeries final : public Metrics::Series {
   std::map<StatusCode, uint64_t> failed_;
 };
 
+// A metric of DataParallels, by hook.
+struct DataParallelFamily {
+  const char* name;
+  const char* help;
+  std::atomic<int64_t> DataParallelTotals::*value;
+  prometheus::MetricType type = prometheus::MetricType::Counter;
+  double unit = 1e-9;
+};
+
+constexpr DataParallelFamily kDataParallelFamilies[] = {
+    {"muster_data_parallel_steps_total",
+     "Reduced steps of DataParallels, also those without an input.",
+     &DataParallelTotals::steps, prometheus::MetricType::Counter, 1},
+    {"muster_data_parallel_backward_compute_seconds_total",
+     "From the first gradient of a step to the last.",
+     &DataParallelTotals::compute_time},
+    {"muster_data_parallel_communication_seconds_total",
+     "Time in which at least one bucket was being reduced.",
+     &DataParallelTotals::communication_time},
+    {"muster_data_parallel_overlap_seconds_total",
+     "Communication before the last gradient of a step, which is hidden.",
+     &DataParallelTotals::overlap_time},
+    {"muster_data_parallel_exposed_communication_seconds_total",
+     "Communication after the last gradient, for which a step waits.",
+     &DataParallelTotals::exposed_time},
+    {"muster_data_parallel_buckets", "Buckets of gradients.",
+     &DataParallelTotals::buckets, prometheus::MetricType::Gauge, 1},
+    {"muster_data_parallel_bucket_bytes", "Bytes of all buckets of gradients.",
+     &DataParallelTotals::bucket_bytes, prometheus::MetricType::Gauge, 1},
+};
+
+// Adds those of the hooks that were used.
+void AddDataParallels(std::vector<prometheus::MetricFamily>& families) {
+  for (const DataParallelFamily& each : kDataParallelFamilies) {
+    prometheus::MetricFamily family;
+    family.name = each.name;
+    family.help = each.help;
+    family.type = each.type;
+    for (size_t hook = 0; hook < kDataParallelHooks.size(); ++hook) {
+      const DataParallelTotals& totals = data_parallel_totals[hook];
+      if (totals.steps == 0 && totals.buckets == 0) continue;
+      prometheus::ClientMetric metric;
+      metric.label.push_back({"hook", std::string(kDataParallelHooks[hook])});
+      const double value =
+          static_cast<double>((totals.*each.value).load()) * each.unit;
+      (each.type == prometheus::MetricType::Gauge ? metric.gauge.value
+                                                  : metric.counter.value) =
+          value;
+      family.metric.push_back(std::move(metric));
+    }
+    if (!family.metric.empty()) families.push_back(std::move(family));
+  }
+}
+
 class PrometheusMetrics final : public Metrics {
  public:
   PrometheusMetrics()
@@ -284,6 +339,7 @@ class PrometheusMetrics final : public Metrics {
           &collectives.durations}) {
       if (!family->metric.empty()) families.push_back(std::move(*family));
     }
+    AddDataParallels(families);
     return prometheus::TextSerializer().Serialize(families);
   }
 

@@ -18,12 +18,23 @@ namespace muster::worker {
 //   muster_dataplane_collective_duration_seconds{op,backend}    histogram
 //   muster_dataplane_collective_running_seconds                 gauge
 //   muster_dataplane_refused_connections_total
+//   muster_data_parallel_steps_total{hook}
+//   muster_data_parallel_backward_compute_seconds_total{hook}
+//   muster_data_parallel_communication_seconds_total{hook}
+//   muster_data_parallel_overlap_seconds_total{hook}
+//   muster_data_parallel_exposed_communication_seconds_total{hook}
+//   muster_data_parallel_buckets{hook}                          gauges
+//   muster_data_parallel_bucket_bytes{hook}
 //   process_cpu_seconds_total, process_open_fds,
 //   process_resident_memory_bytes, process_start_time_seconds
 //
 // Bytes and durations count only collectives that succeeded: the bytes of a
 // failed one did not arrive, and its duration reflects a timeout, not the
 // network. At debug level DETAIL a duration includes the consistency check.
+//
+// Those of DataParallel are what its LoggingData says, summed over the process.
+// `hook` is a hook of communication_hooks.h, or "custom". A hook that was never
+// used has no series.
 class Metrics : public dataplane::Metrics {
  public:
   static std::unique_ptr<Metrics> Create();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/telemetry/data_parallel_metrics.h"
 #include "muster/base/status.h"
 
 namespace muster::worker {
@@ -61,10 +62,18 @@ TEST(MetricsTest, NamesAndLabelsAreThese) {
   const auto metrics = Metrics::Create();
   metrics->GetSeries("all_reduce", "gloo")
       .Finished(4096, milliseconds(2), StatusCode::kOk);
+  FindDataParallelTotals("all_reduce").steps += 1;
   EXPECT_THAT(
       Series(metrics->Render()),
       ElementsAre(
           "muster_build_info{version}",
+          "muster_data_parallel_backward_compute_seconds_total{hook}",
+          "muster_data_parallel_bucket_bytes{hook}",
+          "muster_data_parallel_buckets{hook}",
+          "muster_data_parallel_communication_seconds_total{hook}",
+          "muster_data_parallel_exposed_communication_seconds_total{hook}",
+          "muster_data_parallel_overlap_seconds_total{hook}",
+          "muster_data_parallel_steps_total{hook}",
           "muster_dataplane_collective_bytes_total{backend,op}",
           "muster_dataplane_collective_duration_seconds_bucket{backend,op,le}",
           "muster_dataplane_collective_duration_seconds_count{backend,op}",
@@ -85,6 +94,34 @@ TEST(MetricsTest, CountsRefusedConnections) {
   dataplane::refused_connections += 1;
   EXPECT_THAT(metrics->Render(),
               HasSubstr("\nmuster_dataplane_refused_connections_total 3\n"));
+}
+
+TEST(MetricsTest, SaysWhatDataParallelsDidByTheirHook) {
+  const auto metrics = Metrics::Create();
+  DataParallelTotals& totals =
+      FindDataParallelTotals("power_sgd with rank 2, start_step 0");
+  totals.steps += 3;
+  totals.compute_time += 4'000'000'000;
+  totals.communication_time += 2'500'000'000;
+  totals.overlap_time += 2'000'000'000;
+  totals.exposed_time += 500'000'000;
+  totals.buckets += 5;
+  totals.bucket_bytes += 4096;
+  const std::string text = metrics->Render();
+  for (const std::string line :
+       {"steps_total{hook=\"power_sgd\"} 3",
+        "backward_compute_seconds_total{hook=\"power_sgd\"} 4",
+        "communication_seconds_total{hook=\"power_sgd\"} 2.5",
+        "overlap_seconds_total{hook=\"power_sgd\"} 2",
+        "exposed_communication_seconds_total{hook=\"power_sgd\"} 0.5",
+        "buckets{hook=\"power_sgd\"} 5",
+        "bucket_bytes{hook=\"power_sgd\"} 4096"}) {
+    EXPECT_THAT(text, HasSubstr("\nmuster_data_parallel_" + line + "\n"));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("hook=\"custom\"")));
+  EXPECT_EQ(&FindDataParallelTotals("anything"),
+            &FindDataParallelTotals("power_sgd_of_mine"));
+  EXPECT_NE(&FindDataParallelTotals("anything"), &totals);
 }
 
 TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {

@@ -123,8 +123,8 @@ class DataParallel : public Joinable {
   // all ranks, with the rank in culprits(), and the group goes on:
   // kInvalidArgument (something differs: the text names the first that does,
   // and both values; no parameters, or two of one name; a tensor of another
-  // type or shape than above; a size that is not positive), kUnimplemented
-  // (CUDA tensors).
+  // type or shape than above; two tensors that have the same memory; a size
+  // that is not positive), kUnimplemented (CUDA tensors).
   explicit DataParallel(std::vector<Parameter> parameters,
                         const DataParallelOptions& options = {});
   ~DataParallel() override;
@@ -175,8 +175,8 @@ class DataParallel : public Joinable {
   void ShadowStep() override;
 
   // Copies the values and, with broadcast_buffers, the buffers of the highest
-  // rank that took part in the last step to all ranks, because shadows have made
-  // no updates (torch's _sync_final_model). An optimizer's state is the
+  // rank that took part in the last step to all ranks, because shadows have
+  // made no updates (torch's _sync_final_model). An optimizer's state is the
   // program's: a joinable after this one may make the update in its ShadowStep,
   // from the averages.
   void FinishJoin(const JoinResult& result) override;
@@ -252,7 +252,8 @@ class DataParallel : public Joinable {
     Times average;
   };
   // At debug level INFO the constructor logs this; at DETAIL also every 100th
-  // reduced step does. Thread-safe.
+  // reduced step does. The process's metrics muster_data_parallel_* have the
+  // sums over all objects, by hook. Thread-safe.
   LoggingData logging_data() const;
 
  private:

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "client/parallel/data/testing/model.h"
+#include "client/telemetry/data_parallel_metrics.h"
 #include "client/testing/local_groups.h"
 #include "glog/logging.h"
 #include "muster/debug.h"
@@ -911,6 +912,45 @@ TEST(DataParallelStepsTest, WithoutAWorkABucketIsUnderWayUntilItsStageHasRun) {
   EXPECT_GE(times.backward_compute_comm_overlap_time, kComputeTime);
   EXPECT_LE(times.backward_compute_comm_overlap_time,
             times.backward_compute_time);
+}
+
+TEST(DataParallelStepsTest, TheProcessCountsWhatLoggingDataSays) {
+  LocalGroups groups(1);
+  worker::DataParallelTotals& totals =
+      worker::FindDataParallelTotals("bf16_compress");
+  const int64_t steps = totals.steps;
+  const int64_t compute = totals.compute_time;
+  const int64_t communication = totals.communication_time;
+  const int64_t overlap = totals.overlap_time;
+  const int64_t exposed = totals.exposed_time;
+  const int64_t buckets = totals.buckets;
+  const int64_t bytes = totals.bucket_bytes;
+  {
+    Model memory({{{100}}, {{50}}});
+    DataParallelOptions options = SmallBuckets(groups.at(0));
+    options.hook = MakeBf16CompressHook();
+    DataParallel model(memory.parameters(), options);
+    for (int step = 0; step < 3; ++step) {
+      GiveSamples(model, 0, step, 0);
+      GiveSamples(model, 0, step, 1);
+      model.FinishStep();
+    }
+    model.ShadowStep();
+    const DataParallel::Times& average = model.logging_data().average;
+    EXPECT_EQ(totals.steps - steps, 4);
+    EXPECT_NEAR(totals.compute_time - compute,
+                3 * average.backward_compute_time.count(), 3);
+    EXPECT_NEAR(totals.communication_time - communication,
+                3 * average.backward_comm_time.count(), 3);
+    EXPECT_NEAR(totals.overlap_time - overlap,
+                3 * average.backward_compute_comm_overlap_time.count(), 3);
+    EXPECT_NEAR(totals.exposed_time - exposed,
+                3 * average.exposed_comm_time.count(), 3);
+    EXPECT_EQ(totals.buckets - buckets, 2);
+    EXPECT_EQ(totals.bucket_bytes - bytes, 600);
+  }
+  EXPECT_EQ(totals.buckets, buckets);
+  EXPECT_EQ(totals.bucket_bytes, bytes);
 }
 
 TEST(DataParallelStepsTest, LoggingDataHasSizesAndTimes) {

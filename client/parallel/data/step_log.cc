@@ -37,8 +37,21 @@ DataParallel::Times ComputeTimes(StepTimes times) {
   return result;
 }
 
+StepLog::~StepLog() {
+  const MutexLock lock(mutex_);
+  CountBuckets(-1);
+}
+
+void StepLog::CountBuckets(int64_t sign) {
+  totals_.buckets += sign * static_cast<int64_t>(data_.bucket_sizes.size());
+  for (const int64_t bytes : data_.bucket_sizes) {
+    totals_.bucket_bytes += sign * bytes;
+  }
+}
+
 void StepLog::SetBuckets(const Buckets& buckets, bool rebuilt) {
   const MutexLock lock(mutex_);
+  CountBuckets(-1);
   data_.has_rebuilt_buckets = rebuilt;
   data_.symmetric_bucket_count = 0;
   data_.bucket_sizes.clear();
@@ -49,6 +62,7 @@ void StepLog::SetBuckets(const Buckets& buckets, bool rebuilt) {
   }
   data_.has_symmetric_buckets =
       data_.symmetric_bucket_count == buckets.all().size();
+  CountBuckets(1);
 }
 
 void StepLog::SetUnused(std::vector<std::string> names) {
@@ -74,6 +88,11 @@ void StepLog::AddStep(StepTimes times) {
   ++data_.num_iterations;
   ++timed_steps_;
   data_.last = last;
+  ++totals_.steps;
+  totals_.compute_time += last.backward_compute_time.count();
+  totals_.communication_time += last.backward_comm_time.count();
+  totals_.overlap_time += last.backward_compute_comm_overlap_time.count();
+  totals_.exposed_time += last.exposed_comm_time.count();
   for (const auto time :
        {&DataParallel::Times::backward_compute_time,
         &DataParallel::Times::backward_comm_time,
@@ -101,6 +120,7 @@ void StepLog::AddStep(StepTimes times) {
 void StepLog::AddShadow() {
   const MutexLock lock(mutex_);
   ++data_.num_iterations;
+  ++totals_.steps;
 }
 
 }  // namespace muster::internal

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/parallel/data/buckets.h"
+#include "client/telemetry/data_parallel_metrics.h"
 #include "muster/base/clock.h"
 #include "muster/base/mutex.h"
 #include "muster/base/thread_annotations.h"
@@ -29,11 +30,16 @@ struct StepTimes {
 
 DataParallel::Times ComputeTimes(StepTimes times);
 
-// StepLog keeps the logging data of a DataParallel, and writes it to the log at
-// the debug levels. Thread-safe.
+// StepLog keeps the logging data of a DataParallel, writes it to the log at the
+// debug levels, and counts it in the process's metrics. Thread-safe.
 class StepLog {
  public:
-  explicit StepLog(DataParallel::LoggingData data) : data_(std::move(data)) {}
+  explicit StepLog(DataParallel::LoggingData data)
+      : totals_(worker::FindDataParallelTotals(data.comm_hook)),
+        data_(std::move(data)) {}
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
 
   void SetBuckets(const Buckets& buckets, bool rebuilt);
   void SetUnused(std::vector<std::string> names);
@@ -50,6 +56,10 @@ class StepLog {
   }
 
  private:
+  // Counts the buckets in the process's metrics, or stops that.
+  void CountBuckets(int64_t sign) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  worker::DataParallelTotals& totals_;
   mutable Mutex mutex_;
   DataParallel::LoggingData data_ MUSTER_GUARDED_BY(mutex_);
   DataParallel::Times sum_ MUSTER_GUARDED_BY(mutex_) = {};
