@@ -115,7 +115,8 @@ struct TensorLayout {
 // Throws DistError (kInvalidArgument) unless the layout is possible on the
 // mesh: one placement for each dimension of the mesh, each Shard of a dimension
 // that the tensor has, each Partial of an operation above and all of the same,
-// no negative size, no mesh dimension without ranks.
+// no negative size, at most 2^52 elements (a size of 0 counts as 1), no mesh
+// dimension without ranks.
 void CheckLayout(const TensorLayout& layout,
                  const std::vector<int64_t>& mesh_shape);
 

@@ -15,6 +15,9 @@ namespace muster {
 
 using internal::Invalid;
 
+// So that the bytes of a plan's steps, and their sum, are no overflow.
+constexpr int64_t kElementsMax = int64_t{1} << 52;
+
 Placement Shard(int dim) {
   Placement placement;
   placement.kind_ = Placement::Kind::kShard;
@@ -87,10 +90,16 @@ void CheckLayout(const TensorLayout& layout,
                          absl::StrJoin(mesh_shape, ", "),
                          ") has a dimension without ranks"));
   }
+  int64_t elements = 1;
   for (const int64_t size : layout.shape) {
-    if (size >= 0) continue;
-    Invalid(absl::StrCat("argument shape: negative dimension in [",
-                         absl::StrJoin(layout.shape, ","), "]"));
+    const int64_t counted = std::max<int64_t>(size, 1);
+    if (size >= 0 && elements <= kElementsMax / counted) {
+      elements *= counted;
+      continue;
+    }
+    Invalid(absl::StrCat("argument shape: ",
+                         size < 0 ? "negative dimension" : "too many elements",
+                         " in [", absl::StrJoin(layout.shape, ","), "]"));
   }
   std::optional<ReduceOp> op;
   for (const Placement& placement : placements) {

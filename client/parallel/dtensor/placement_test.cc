@@ -83,6 +83,14 @@ TEST(PlacementTest, ImpossibleLayoutsAreErrors) {
             "different operations");
   EXPECT_EQ(check({4, -1}, {Shard(0)}, {2}),
             "argument shape: negative dimension in [4,-1]");
+  constexpr int64_t kLarge = int64_t{1} << 52;
+  EXPECT_EQ(check({kLarge}, {Shard(0)}, {2}), "no error");
+  EXPECT_EQ(check({kLarge / 2, 0, 2}, {Shard(0)}, {2}), "no error");
+  EXPECT_EQ(check({kLarge / 2, 3}, {Shard(0)}, {2}),
+            "argument shape: too many elements in [2251799813685248,3]");
+  EXPECT_EQ(check({kLarge, 1, kLarge, kLarge}, {Shard(0)}, {2}),
+            "argument shape: too many elements in "
+            "[4503599627370496,1,4503599627370496,4503599627370496]");
   EXPECT_EQ(check({4}, {Shard(0)}, {0}),
             "argument mesh_shape: (0) has a dimension without ranks");
   EXPECT_THAT(
@@ -134,6 +142,17 @@ TEST(PlanTest, TwoSumsAreReducedHierarchically) {
             "  mesh dim 1: P(sum) to S(0), reduce_scatter, 256 bytes\n"
             "  mesh dim 0: P(sum) to R, all_reduce, 256 bytes\n"
             "  mesh dim 1: S(0) to R, all_gather, 256 bytes\n");
+}
+
+TEST(PlanTest, TheLargestTensorHasAPlan) {
+  const RedistributePlan plan =
+      PlanRedistribute({.shape = {int64_t{1} << 26, int64_t{1} << 26},
+                        .placements = {Partial(), Partial(), Shard(0)},
+                        .data_type = DataType::kComplex128},
+                       {Replicate(), Replicate(), Replicate()}, {2, 2, 2});
+  // 2^55 bytes are reduced twice, and 2^56 gathered from halves, at most.
+  EXPECT_GT(plan.bytes(), 0);
+  EXPECT_LE(plan.bytes(), (int64_t{1} << 56) * 3);
 }
 
 TEST(PlanTest, OneRankNeedsNoCollective) {
