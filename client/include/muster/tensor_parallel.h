@@ -118,8 +118,8 @@ VocabularyRange GetVocabularyRange(int64_t vocabulary,
 // others: the sum over the ranks is the embedding, so kReduce or
 // kReduceScatterSequence comes next. Backward adds to `table_gradient` the rows
 // of `output_gradient` whose ids are in the range; that is the gradient after
-// the backward of that region, whole on all ranks. Throw DistError
-// (kInvalidArgument).
+// the backward of that region, whole on all ranks. The sum of a row is rounded
+// once. Throw DistError (kInvalidArgument).
 void ParallelEmbeddingForward(const Tensor& output, const Tensor& table,
                               const Tensor& ids, int64_t vocabulary,
                               const TensorParallelOptions& options = {});

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -85,14 +87,28 @@ void ParallelEmbeddingBackward(const Tensor& table_gradient,
   auto* const to = static_cast<std::byte*>(table_gradient.data());
   const auto* const from =
       static_cast<const std::byte*>(output_gradient.data());
+  // The rows, and the indices of their ids.
+  std::vector<std::pair<int64_t, size_t>> tokens;
   ForEachId("table_gradient", table_gradient, "output_gradient",
             output_gradient, ids, vocabulary, *group,
-            [&](size_t i, int64_t row, size_t width) {
-              if (row < 0 || width == 0) return;
-              const size_t bytes = width * table_gradient.element_bytes();
-              std::byte* const total = to + static_cast<size_t>(row) * bytes;
-              sum.CombineAll(total, {total, from + i * bytes}, {}, width, 1);
+            [&](size_t i, int64_t row, size_t) {
+              if (row >= 0) tokens.emplace_back(row, i);
             });
+  std::sort(tokens.begin(), tokens.end());
+  const auto width = static_cast<size_t>(table_gradient.shape()[1]);
+  const size_t bytes = width * table_gradient.element_bytes();
+  if (bytes == 0) return;
+  std::vector<const void*> operands;
+  for (size_t i = 0; i < tokens.size();) {
+    const int64_t row = tokens[i].first;
+    std::byte* const total = to + static_cast<size_t>(row) * bytes;
+    operands.assign({total});
+    for (; i < tokens.size() && tokens[i].first == row; ++i) {
+      operands.push_back(from + tokens[i].second * bytes);
+    }
+    // All at once, so that the sum is rounded once.
+    sum.CombineAll(total, operands, {}, width, 1);
+  }
 }
 
 }  // namespace muster

@@ -438,18 +438,19 @@ TEST(TensorParallelTypesTest, Bfloat16SumsAreRoundedOnce) {
     const Tensor tensor(values.data(), DataType::kBfloat16, {4});
     RegionForward(Region::kReduce, tensor, tensor, {.group = group});
     EXPECT_THAT(values, Each(0x4381));
-    // 1 + 1 + 1 in a table of one row.
-    std::vector<uint16_t> table(1, 0x3f80);
-    std::vector<uint16_t> gradient(2, 0x3f80);
-    std::vector<int64_t> ids = {0, 0};
+    // 256 + 1 + 1 in the second row of a table, beside another one's 1 + 1.
+    std::vector<uint16_t> table = {0x3f80, 0x4380};
+    std::vector<uint16_t> gradient(3, 0x3f80);
+    std::vector<int64_t> ids = {1, 0, 1};
     const auto bf16 = [](std::vector<uint16_t>& of,
                          std::initializer_list<int64_t> shape) {
       return Tensor(of.data(), DataType::kBfloat16, shape);
     };
     if (rank == 0) {
-      ParallelEmbeddingBackward(bf16(table, {1, 1}), bf16(gradient, {2, 1}),
-                                ids, 1, {.group = group});
-      EXPECT_EQ(table[0], 0x4040);
+      // Each of the first two ranks has two of four rows.
+      ParallelEmbeddingBackward(bf16(table, {2, 1}), bf16(gradient, {3, 1}),
+                                ids, 4, {.group = group});
+      EXPECT_THAT(table, ElementsAre(0x4000, 0x4381));
     }
     // Two logits of 0: the loss is log(2).
     std::vector<uint16_t> logits(rank == 2 ? 0 : 1);
@@ -529,6 +530,16 @@ TEST(TensorParallelErrorsTest, BadArgumentsAreNamed) {
             }),
             "argument output: int64[2] is not float16, bfloat16, float32 or "
             "float64");
+  std::vector<uint8_t> bytes(12);
+  const Tensor float8(bytes.data(), DataType::kFloat8E4m3fn, {6, 2});
+  EXPECT_EQ(
+      Invalid([&] { ParallelEmbeddingForward(float8, float8, ids, 6, tp); }),
+      "argument table: float8_e4m3fn[6,2] is not float16, bfloat16, "
+      "float32 or float64");
+  EXPECT_EQ(
+      Invalid([&] { ParallelEmbeddingBackward(float8, float8, ids, 6, tp); }),
+      "argument table_gradient: float8_e4m3fn[6,2] is not float16, "
+      "bfloat16, float32 or float64");
   EXPECT_EQ(Invalid([&] { GetVocabularyRange(-1, tp); }),
             "argument vocabulary: -1 is negative");
   EXPECT_EQ(Invalid([&] {
