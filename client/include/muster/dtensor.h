@@ -46,8 +46,12 @@ struct FromLocalOptions {
 // along each dimension of the mesh. If not, every rank throws the same
 // DistError (kInvalidArgument), which names the ranks, the argument and the
 // values, and the mesh can go on. They also throw what the collectives throw.
-// Results are the same bits on all ranks that have the same part. Data that is
-// only moved does not change.
+// If a rank has no memory for its part of the work, every rank throws
+// kResourceExhausted before anything moves. Data that is only moved does not
+// change. A reduction along a dimension of the mesh is the same bits on all
+// ranks of one line of it. Lines may add in another order, if their ranks lie
+// on hosts in another way, so that ranks of different lines with the same part
+// may differ by the rounding of sums.
 //
 // On a rank that is not in the mesh the functions log a warning and do nothing;
 // the local tensor has no elements.

@@ -35,15 +35,24 @@ namespace MUSTER_EXPORT muster {
 
 // These functions are collectives of the group, and what process_group.h says
 // about arguments and errors holds for them. All ranks call them in the same
-// order with whole tensors of the same shape. Results are the same bits on all
-// ranks that have the same part. Parts are cut along a dimension as Shard
-// (placement.h) says, so the last ranks may have less or nothing. On a rank
-// that is not in the group the functions log a warning and do nothing.
+// order with whole tensors of the same shape. The result of one call is the
+// same bits on all ranks that have the same part. Parts are cut along a
+// dimension as Shard (placement.h) says, so the last ranks may have less or
+// nothing. On a rank that is not in the group the functions log a warning and
+// do nothing.
 struct TensorParallelOptions {
   // Null is the default group.
   std::shared_ptr<ProcessGroup> group = nullptr;
   // The dimension of the tensor along which regions gather and cut.
   int dim = 0;
+  // Before a function communicates, the ranks compare their arguments, by an
+  // all_reduce of 16 bytes. A bad argument of one rank, and a region,
+  // dimension, shape, vocabulary or target that differs, is then the same
+  // DistError (kInvalidArgument, kUnimplemented, kResourceExhausted) on every
+  // rank, and the group goes on. Without it, and in a group on CUDA devices
+  // alone, a bad argument is as one of a collective, and of differences only
+  // those that change a collective's kind, type or sizes are errors.
+  bool compare = true;
 };
 
 // The borders between what is whole on all ranks and what is cut over them.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/parallel/agreement/agreement.h"
 #include "muster/base/status.h"
-#include "muster/errors.h"
 
 namespace muster::internal {
 namespace {
@@ -50,14 +50,11 @@ Status CheckFull(const MeshPosition& mesh, const Tensor& full,
     return UnimplementedError(absl::StrCat("argument full: ", full.Describe(),
                                            " cannot be distributed"));
   }
-  try {
+  return CatchError([&] {
     CheckLayout({.shape = Shape(full.shape().begin(), full.shape().end()),
                  .placements = placements},
                 mesh.shape());
-  } catch (const DistError& error) {
-    return error.status();
-  }
-  return OkStatus();
+  });
 }
 
 // All ranks get the shape and type of the first one's tensor.
@@ -76,99 +73,142 @@ void ShareShape(const MeshPosition& mesh, const Tensor& full,
               reinterpret_cast<char*>(layout.shape.data()));
 }
 
-// The parts of a line of ranks, one after the other in a buffer, each in as
-// many elements as the first, the largest, has.
-class PaddedParts {
+// This rank's sends and receives, dimension by dimension of the mesh: the first
+// rank of each line gives the others of the line their parts of its own part.
+class Distribution {
  public:
-  PaddedParts(const MeshPosition& mesh, size_t dim, const TensorLayout& layout,
-              const std::vector<Placement>& placements)
-      : mesh_(mesh), dim_(dim), type_(layout.data_type) {
-    for (int64_t i = 0; i < mesh.shape()[dim]; ++i) {
-      boxes_.push_back(ComputeShardBox(layout.shape, placements, mesh.shape(),
-                                       mesh.CoordinateAlong(dim, i)));
+  // Allocates memory for all of it, so that ranks can agree to go on. Throws
+  // DistError (kResourceExhausted).
+  Distribution(const MeshPosition& mesh, const TensorLayout& layout)
+      : mesh_(mesh), type_(layout.data_type) {
+    bool owns = !IsFirst(mesh);
+    std::vector<Placement> placements(layout.placements.size());
+    for (size_t dim = 0; dim < placements.size(); ++dim) {
+      Line line = {.dim = dim, .is_first = mesh.coordinate()[dim] == 0};
+      if (HasData(mesh, dim)) {
+        line.box = ComputeShardBox(layout.shape, placements, mesh.shape(),
+                                   mesh.coordinate());
+      }
+      placements[dim] = layout.placements[dim];
+      if (!HasData(mesh, dim) || mesh.shape()[dim] == 1) continue;
+      if (placements[dim].is_shard()) {
+        for (int64_t i = 0; i < mesh.shape()[dim]; ++i) {
+          line.parts.push_back(ComputeShardBox(layout.shape, placements,
+                                               mesh.shape(),
+                                               mesh.CoordinateAlong(dim, i)));
+        }
+      }
+      Allocate(line);
+      owns = owns || placements[dim].is_shard();
+      lines_.push_back(std::move(line));
     }
+    if (!owns) copy_ = AllocateTensor(type_, layout.shape);
   }
 
-  // `data` is the first rank's tensor, with the elements of `box`.
-  OwnedTensor Scatter(const OwnedTensor& data, const ShardBox& box) const {
-    const int64_t most = boxes_.front().element_count();
-    const auto own = static_cast<size_t>(mesh_.coordinate()[dim_]);
-    OwnedTensor part = AllocateTensor(type_, {most});
-    if (most > 0) {
-      OwnedTensor packed;
-      std::vector<Tensor> list;
-      if (own == 0) list = Pack(data, box, most, packed);
-      mesh_.group(dim_)->Scatter(part.tensor, list, {},
-                                 {.group_src = mesh_.GroupRank(dim_, 0)});
+  // `full` is the first rank's.
+  OwnedTensor Run(const Tensor& full) {
+    OwnedTensor local = {.tensor = full};
+    for (Line& line : lines_) {
+      local =
+          line.parts.empty() ? Broadcast(line, local) : Scatter(line, local);
+      line = {};
     }
-    part.tensor = Tensor(part.tensor.data(), type_, boxes_[own].lengths);
-    return part;
+    if (copy_.memory == nullptr) return local;
+    std::copy_n(static_cast<const std::byte*>(full.data()), full.bytes(),
+                static_cast<std::byte*>(copy_.tensor.data()));
+    return copy_;
   }
 
  private:
+  struct Line {
+    size_t dim = 0;
+    // Whether this rank is its first.
+    bool is_first = false;
+    // The part of its first rank.
+    ShardBox box = {};
+    // The parts of its ranks; empty: all get the whole.
+    std::vector<ShardBox> parts = {};
+    // This rank's part, in memory of the first part's size, the largest.
+    OwnedTensor received = {};
+    // The first rank's: all parts, one after the other, each in as many
+    // elements as the first has.
+    OwnedTensor packed = {};
+  };
+
+  void Allocate(Line& line) const {
+    if (line.parts.empty()) {
+      if (line.is_first) return;
+      line.received = AllocateTensor(type_, line.box.lengths);
+      return;
+    }
+    const int64_t most = line.parts.front().element_count();
+    line.received = AllocateTensor(type_, {most});
+    if (line.is_first && most > 0) {
+      line.packed = AllocateTensor(
+          type_, {static_cast<int64_t>(line.parts.size()), most});
+    }
+  }
+
+  OwnedTensor Broadcast(const Line& line, const OwnedTensor& data) const {
+    OwnedTensor whole = line.is_first ? data : line.received;
+    mesh_.group(line.dim)->Broadcast(
+        whole.tensor, {}, {.group_src = mesh_.GroupRank(line.dim, 0)});
+    return whole;
+  }
+
+  OwnedTensor Scatter(const Line& line, const OwnedTensor& data) const {
+    const auto own = static_cast<size_t>(mesh_.coordinate()[line.dim]);
+    OwnedTensor part = line.received;
+    if (part.tensor.element_count() > 0) {
+      std::vector<Tensor> list;
+      if (line.is_first) list = Pack(line, data);
+      mesh_.group(line.dim)->Scatter(
+          part.tensor, list, {}, {.group_src = mesh_.GroupRank(line.dim, 0)});
+    }
+    part.tensor = Tensor(part.tensor.data(), type_, line.parts[own].lengths);
+    return part;
+  }
+
   // Returns the list by rank in the group.
-  std::vector<Tensor> Pack(const OwnedTensor& data, const ShardBox& box,
-                           int64_t most, OwnedTensor& packed) const {
+  std::vector<Tensor> Pack(const Line& line, const OwnedTensor& data) const {
     const size_t element_bytes = dataplane::DataTypeBytes(type_);
-    packed = AllocateTensor(type_, {static_cast<int64_t>(boxes_.size()), most});
+    const int64_t most = line.parts.front().element_count();
+    auto* to = static_cast<std::byte*>(line.packed.tensor.data());
     // The last parts do not fill their places.
-    std::memset(packed.tensor.data(), 0, packed.tensor.bytes());
-    auto* to = static_cast<std::byte*>(packed.tensor.data());
-    std::vector<Tensor> list(boxes_.size());
-    for (size_t i = 0; i < boxes_.size(); ++i) {
-      CopyBox(data.tensor.data(), box, to, boxes_[i], boxes_[i], element_bytes);
+    std::memset(to, 0, line.packed.tensor.bytes());
+    std::vector<Tensor> list(line.parts.size());
+    for (size_t i = 0; i < line.parts.size(); ++i) {
+      CopyBox(data.tensor.data(), line.box, to, line.parts[i], line.parts[i],
+              element_bytes);
       list[static_cast<size_t>(mesh_.GroupRank(
-          dim_, static_cast<int64_t>(i)))] = Tensor(to, type_, {most});
+          line.dim, static_cast<int64_t>(i)))] = Tensor(to, type_, {most});
       to += static_cast<size_t>(most) * element_bytes;
     }
     return list;
   }
 
   const MeshPosition& mesh_;
-  const size_t dim_;
   const DataType type_;
-  std::vector<ShardBox> boxes_;
+  std::vector<Line> lines_;
+  // For the first rank, if it would keep the tensor of the caller.
+  OwnedTensor copy_;
 };
 
 }  // namespace
 
 OwnedTensor RunDistribute(const MeshPosition& mesh, const Tensor& full,
                           TensorLayout& layout) {
-  Agreement agreement("DTensor::Distribute");
+  constexpr auto kFunction = "DTensor::Distribute";
+  Agreement agreement(kFunction);
   agreement.AddFault(CheckFull(mesh, full, layout.placements));
   agreement.Add("argument placements", ToText(layout.placements));
   agreement.Check(mesh.groups());
   ShareShape(mesh, full, layout);
-  OwnedTensor local;
-  if (IsFirst(mesh)) local.tensor = full;
-  // Dimension by dimension of the mesh: the first rank of each line gives the
-  // others of the line their parts of what it has.
-  std::vector<Placement> placements(layout.placements.size());
-  for (size_t dim = 0; dim < placements.size(); ++dim) {
-    if (!HasData(mesh, dim)) {
-      placements[dim] = layout.placements[dim];
-      continue;
-    }
-    const ShardBox box = ComputeShardBox(layout.shape, placements, mesh.shape(),
-                                         mesh.coordinate());
-    placements[dim] = layout.placements[dim];
-    if (mesh.shape()[dim] == 1) continue;
-    if (placements[dim].is_shard()) {
-      local = PaddedParts(mesh, dim, layout, placements).Scatter(local, box);
-      continue;
-    }
-    if (mesh.coordinate()[dim] != 0) {
-      local = AllocateTensor(layout.data_type, box.lengths);
-    }
-    mesh.group(dim)->Broadcast(local.tensor, {},
-                               {.group_src = mesh.GroupRank(dim, 0)});
-  }
-  if (local.memory == nullptr) {
-    local = AllocateTensor(layout.data_type, layout.shape);
-    std::copy_n(static_cast<const std::byte*>(full.data()), full.bytes(),
-                static_cast<std::byte*>(local.tensor.data()));
-  }
-  return local;
+  std::optional<Distribution> distribution;
+  Agreement memory(kFunction);
+  memory.AddFault(CatchError([&] { distribution.emplace(mesh, layout); }));
+  memory.Check(mesh.groups());
+  return distribution->Run(full);
 }
 
 }  // namespace muster::internal

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,11 +21,11 @@
 #include "client/parallel/dtensor/tensor_memory.h"
 #include "glog/logging.h"
 #include "muster/base/status.h"
-#include "muster/errors.h"
 
 namespace muster {
 
 using internal::Agreement;
+using internal::CatchError;
 using internal::ErrorSource;
 using internal::Invalid;
 using internal::MeshPosition;
@@ -42,16 +42,6 @@ std::string ShapeText(const Shape& shape) {
 
 Shape ToShape(const Tensor& tensor) {
   return {tensor.shape().begin(), tensor.shape().end()};
-}
-
-// The failure that `check` throws.
-Status Catch(const std::function<void()>& check) {
-  try {
-    check();
-  } catch (const DistError& error) {
-    return error.status();
-  }
-  return OkStatus();
 }
 
 Status CheckTensor(const char* name, const Tensor& tensor) {
@@ -182,7 +172,7 @@ DTensor DTensor::FromLocal(const Tensor& local, const DeviceMesh& mesh,
   if (own.ok()) {
     TensorLayout checked = layout;
     if (!options.shape.has_value()) checked.shape = ToShape(local);
-    own = Catch([&] { CheckLayout(checked, position->shape()); });
+    own = CatchError([&] { CheckLayout(checked, position->shape()); });
   }
   if (own.ok() && options.shape.has_value()) {
     own = CheckLocalShape(local, layout, *position);
@@ -192,6 +182,8 @@ DTensor DTensor::FromLocal(const Tensor& local, const DeviceMesh& mesh,
   agreement.Add("argument placements", muster::ToText(placements));
   agreement.Add("argument local's type",
                 dataplane::DataTypeName(local.data_type()));
+  agreement.Add("argument local's device",
+                dataplane::DeviceTypeName(local.device().type));
   agreement.Add("argument local's number of dimensions",
                 absl::StrCat(local.shape().size()));
   agreement.Add("argument shape",
@@ -243,16 +235,18 @@ DTensor DTensor::Redistribute(const std::vector<Placement>& placements) const {
   layout.placements = placements;
   OwnedTensor local = from.local;
   if (IsMember(*from.position, from.mesh, "DTensor::Redistribute")) {
+    std::optional<internal::PreparedPlan> plan;
     Agreement agreement("DTensor::Redistribute");
-    agreement.AddFault(
-        Catch([&] { CheckLayout(layout, from.position->shape()); }));
+    agreement.AddFault(CatchError([&] {
+      plan.emplace(
+          *from.position,
+          PlanRedistribute(from.layout, placements, from.position->shape()),
+          local.tensor.device());
+    }));
     agreement.Add("argument placements", muster::ToText(placements));
     agreement.Add("argument this", from.layout.ToText());
     agreement.Check(from.position->groups());
-    local = internal::RunPlan(
-        *from.position,
-        PlanRedistribute(from.layout, placements, from.position->shape()),
-        std::move(local));
+    local = plan->Run(std::move(local));
   }
   return DTensor(std::make_shared<State>(from.mesh, from.position,
                                          std::move(layout), std::move(local)));

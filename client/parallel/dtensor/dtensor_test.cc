@@ -569,6 +569,15 @@ TEST(DTensorErrorsTest, RanksThatDisagreeAreNamedOnAllRanks) {
       "float32");
   ExpectEverywhere(
       [&](const DeviceMesh& mesh, int rank) {
+        // No host reads the address.
+        const Tensor cuda(local.data(), {3, 4}, {DeviceType::kCuda, 0});
+        DTensor::FromLocal(rank == 3 ? cuda : tensor({3, 4}), mesh, rows)
+            .FullTensor();
+      },
+      "DTensor::FromLocal: argument local's device: rank 3 has cuda, rank 0 "
+      "has cpu");
+  ExpectEverywhere(
+      [&](const DeviceMesh& mesh, int rank) {
         DTensor::FromLocal(rank == 2 ? tensor({12}) : tensor({3, 4}), mesh,
                            rows);
       },
@@ -688,7 +697,8 @@ TEST(DTensorErrorsTest, CudaTensorsAreViewedAndNotRedistributed) {
         tensor.Redistribute({Shard(0), Replicate()});
         tensor.FullTensor();
       },
-      "a DTensor on cuda:1 cannot be redistributed",
+      "DTensor::Redistribute: rank 0: a DTensor on cuda:1 cannot be "
+      "redistributed",
       StatusCode::kUnimplemented);
 }
 
@@ -698,7 +708,8 @@ TEST(DTensorErrorsTest, TypesWithoutANeutralElementDoNotBecomePartial) {
         DTensor::Zeros({4}, DataType::kComplex64, mesh, {Shard(0), Shard(0)})
             .Redistribute({Partial(), Replicate()});
       },
-      "a tensor of complex64 cannot become Partial(sum)",
+      "DTensor::Redistribute: rank 0: a tensor of complex64 cannot become "
+      "Partial(sum)",
       StatusCode::kUnimplemented);
 }
 

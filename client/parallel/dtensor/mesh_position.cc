@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/errors.h"
 #include "muster/objects.h"
 
 namespace muster::internal {
@@ -94,6 +96,15 @@ std::vector<std::string> GatherOverMesh(const MeshPosition& mesh,
     }
   }
   return SplitBytes(mine);
+}
+
+Status CatchError(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const DistError& error) {
+    return error.status();
+  }
+  return OkStatus();
 }
 
 }  // namespace muster::internal

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "muster/base/status.h"
 #include "muster/device_mesh.h"
 #include "muster/process_group.h"
 
@@ -54,6 +56,9 @@ class MeshPosition {
 // Every rank of the mesh gets all ranks' byte strings, row-major.
 std::vector<std::string> GatherOverMesh(const MeshPosition& mesh,
                                         const std::string& own);
+
+// The status of the DistError that `check` throws; OK if it throws none.
+Status CatchError(const std::function<void()>& check);
 
 }  // namespace muster::internal
 

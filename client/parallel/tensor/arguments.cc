@@ -3,17 +3,22 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/control/throw.h"
+#include "client/groups/group_state.h"
+#include "client/parallel/dtensor/mesh_position.h"
 #include "client/parallel/dtensor/tensor_memory.h"
 #include "glog/logging.h"
 #include "muster/base/status.h"
 #include "muster/distributed.h"
+#include "muster/errors.h"
 
 namespace muster::internal {
 
@@ -24,6 +29,33 @@ std::shared_ptr<ProcessGroup> FindGroup(const TensorParallelOptions& options,
   LOG(WARNING) << "Running " << function
                << " on a rank which does not belong to the given group.";
   return nullptr;
+}
+
+void CheckOnAllRanks(const std::shared_ptr<ProcessGroup>& group,
+                     const char* function, dataplane::CollectiveKind kind,
+                     const TensorParallelOptions& options,
+                     const std::function<void(Agreement&)>& check) {
+  Agreement agreement(function);
+  const Status own = CatchError([&] { check(agreement); });
+  if (group->size() == 1) {
+    ThrowIfFailed(ErrorSource::kControl, own);
+  } else if (options.compare && !group->state()->is_cuda_only()) {
+    agreement.AddFault(own);
+    agreement.Check({group});
+  } else if (!own.ok()) {
+    group->state()->UseUpNumber(kind, own);
+    Throw(ErrorSource::kControl, own);
+  }
+}
+
+std::string DescribeForAllRanks(const Tensor& tensor) {
+  const DeviceType device = tensor.device().type;
+  return absl::StrCat(
+      dataplane::DataTypeName(tensor.data_type()), "[",
+      absl::StrJoin(tensor.shape(), ","), "]",
+      device == DeviceType::kCpu
+          ? ""
+          : absl::StrCat(" on ", dataplane::DeviceTypeName(device)));
 }
 
 void CheckValid(const char* name, const Tensor& tensor) {

@@ -4,10 +4,14 @@
 #define MUSTER_CLIENT_PARALLEL_TENSOR_ARGUMENTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "client/parallel/agreement/agreement.h"
+#include "muster/dataplane/collective_kind.h"
 #include "muster/process_group.h"
 #include "muster/tensor_parallel.h"
 
@@ -17,6 +21,19 @@ namespace muster::internal {
 // it.
 std::shared_ptr<ProcessGroup> FindGroup(const TensorParallelOptions& options,
                                         const char* function);
+
+// Calls `check`, which throws DistError if this rank's arguments are bad, and
+// adds those that must be the same on all ranks. If ranks compare, a bad
+// argument and a difference are DistErrors of all ranks, and the group goes on.
+// Otherwise a bad argument uses up a number of the group, as one of a
+// collective of `kind` does. All ranks make the call.
+void CheckOnAllRanks(const std::shared_ptr<ProcessGroup>& group,
+                     const char* function, dataplane::CollectiveKind kind,
+                     const TensorParallelOptions& options,
+                     const std::function<void(Agreement&)>& check);
+
+// The type, the shape and the kind of device, but not its index: "float32[4]".
+std::string DescribeForAllRanks(const Tensor& tensor);
 
 // Throw DistError with the argument's name: kInvalidArgument unless the tensor
 // is valid; kUnimplemented unless it is on the CPU; kInvalidArgument unless it

@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "client/parallel/agreement/agreement.h"
 #include "client/parallel/dtensor/tensor_memory.h"
 #include "client/parallel/tensor/arguments.h"
 #include "muster/tensor_parallel.h"
@@ -54,24 +57,43 @@ int64_t FindTarget(int64_t target, const VocabularyRange& range) {
   return at < range.count ? std::max<int64_t>(at, -1) : -1;
 }
 
+// FNV-1a, of numbers in place of bytes.
+std::string HashText(std::span<const int64_t> ids) {
+  uint64_t hash = 14695981039346656037U;
+  for (const int64_t id : ids) {
+    hash = (hash ^ static_cast<uint64_t>(id)) * 1099511628211U;
+  }
+  return absl::StrCat(absl::Hex(hash));
+}
+
 }  // namespace
 
 void ParallelCrossEntropyForward(const Tensor& loss, const Tensor& softmax,
                                  const Tensor& logits, const Tensor& targets,
                                  int64_t vocabulary,
                                  const TensorParallelOptions& options) {
-  const auto group =
-      internal::FindGroup(options, "ParallelCrossEntropyForward");
+  constexpr auto kFunction = "ParallelCrossEntropyForward";
+  const auto group = internal::FindGroup(options, kFunction);
   if (group == nullptr) return;
-  const VocabularyRange range = GetVocabularyRange(vocabulary, options);
-  internal::CheckFloats("loss", loss);
-  internal::CheckFloats("softmax", softmax);
-  internal::CheckFloats("logits", logits);
-  const auto ids = internal::CheckIds("targets", targets, vocabulary);
-  internal::CheckShape("loss", loss, targets.shape(), {});
-  internal::CheckShape("softmax", softmax, targets.shape(), {range.count});
-  internal::CheckShape("logits", logits, targets.shape(), {range.count});
-  internal::CheckSameType("softmax", softmax, "logits", logits);
+  VocabularyRange range;
+  std::span<const int64_t> ids;
+  const auto check = [&](internal::Agreement& agreement) {
+    range = GetVocabularyRange(vocabulary, options);
+    internal::CheckFloats("loss", loss);
+    internal::CheckFloats("softmax", softmax);
+    internal::CheckFloats("logits", logits);
+    ids = internal::CheckIds("targets", targets, vocabulary);
+    internal::CheckShape("loss", loss, targets.shape(), {});
+    internal::CheckShape("softmax", softmax, targets.shape(), {range.count});
+    internal::CheckShape("logits", logits, targets.shape(), {range.count});
+    internal::CheckSameType("softmax", softmax, "logits", logits);
+    agreement.Add("argument vocabulary", absl::StrCat(vocabulary));
+    agreement.Add("argument targets",
+                  absl::StrCat(internal::DescribeForAllRanks(targets),
+                               " with the hash ", HashText(ids)));
+  };
+  internal::CheckOnAllRanks(
+      group, kFunction, dataplane::CollectiveKind::kAllReduce, options, check);
 
   const Rows in(logits, range.count);
   const Rows out(softmax, range.count);

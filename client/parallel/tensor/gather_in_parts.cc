@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/control/throw.h"
+#include "client/parallel/agreement/agreement.h"
 #include "client/parallel/tensor/arguments.h"
 #include "muster/base/status.h"
 #include "muster/placement.h"
@@ -19,14 +20,9 @@ void GatherSequenceInParts(
     const Tensor& output, const Tensor& input,
     const std::function<void(const Tensor& rows, int64_t first_row)>& compute,
     const TensorParallelOptions& options) {
-  const auto group = internal::FindGroup(options, "GatherSequenceInParts");
+  constexpr auto kFunction = "GatherSequenceInParts";
+  const auto group = internal::FindGroup(options, kFunction);
   if (group == nullptr) return;
-  internal::CheckHost("output", output);
-  internal::CheckHost("input", input);
-  internal::CheckSameType("output", output, "input", input);
-  if (options.dim != 0) {
-    internal::Invalid("argument dim: parts are rows, along dimension 0");
-  }
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());
   const int ranks = group->size();
@@ -42,7 +38,18 @@ void GatherSequenceInParts(
                   output.data_type(), box.lengths);
   };
   const int own = group->rank();
-  internal::CheckShape("input", input, find_box(own).lengths, {});
+  const auto check = [&](internal::Agreement& agreement) {
+    internal::CheckHost("output", output);
+    internal::CheckHost("input", input);
+    internal::CheckSameType("output", output, "input", input);
+    if (options.dim != 0) {
+      internal::Invalid("argument dim: parts are rows, along dimension 0");
+    }
+    internal::CheckShape("input", input, find_box(own).lengths, {});
+    agreement.Add("argument output", internal::DescribeForAllRanks(output));
+  };
+  internal::CheckOnAllRanks(
+      group, kFunction, dataplane::CollectiveKind::kAllGather, options, check);
   if (input.bytes() > 0 && find_rows(own).data() != input.data()) {
     std::memcpy(find_rows(own).data(), input.data(), input.bytes());
   }

@@ -574,28 +574,199 @@ TEST(TensorParallelErrorsTest, CudaTensorsThatTheHostWouldCopyAreRefused) {
     const Tensor whole(some.data(), {2, 2}, {DeviceType::kCuda, 0});
     const Tensor part(some.data() + 4, {2, 1}, {DeviceType::kCuda, 0});
     for (const Region region : {Region::kGather, Region::kScatter}) {
-      EXPECT_EQ(CatchError(StatusCode::kUnimplemented,
-                           [&] {
-                             const bool gathers = region == Region::kGather;
-                             RegionForward(region, gathers ? whole : part,
-                                           gathers ? part : whole,
-                                           {.group = group, .dim = 1});
-                           }),
-                "parts of a tensor on cuda:0 that are not contiguous, or are "
-                "copied by the host");
+      EXPECT_EQ(
+          CatchError(StatusCode::kUnimplemented,
+                     [&] {
+                       const bool gathers = region == Region::kGather;
+                       RegionForward(region, gathers ? whole : part,
+                                     gathers ? part : whole,
+                                     {.group = group, .dim = 1});
+                     }),
+          // Own parts are cut without the others.
+          std::string(region == Region::kGather ? "RegionForward: rank 0: "
+                                                : "") +
+              "parts of a tensor on cuda:0 that are not contiguous, or "
+              "are copied by the host");
     }
   }),
               Each(IsEmpty()));
 }
 
-TEST(TensorParallelErrorsTest, RanksThatDisagreeOnAShapeAllGetAnError) {
+// Ranks 0, 10 and 20 run `body`. Returns the text of the error that all of them
+// get. The group goes on.
+std::string InvalidOnAllRanks(
+    const std::function<void(int rank, const TensorParallelOptions& tp)>&
+        body) {
   LocalGroups world(3);
-  const auto thrown = world.OnEachRank([](const Group& group, int rank) {
-    std::vector<float> values(rank == 2 ? 5 : 4);
-    RegionForward(Region::kReduce, values, values, {.group = group});
-  });
-  EXPECT_THAT(thrown,
-              Each(AllOf(HasSubstr("4 float32"), HasSubstr("5 float32"))));
+  std::vector<std::string> texts(3);
+  EXPECT_THAT(world.OnEachRank([&](const Group& group, int rank) {
+    const TensorParallelOptions tp = {.group = group};
+    texts[static_cast<size_t>(rank)] = Invalid([&] { body(rank, tp); });
+    std::vector<float> ones = {1};
+    RegionForward(Region::kReduce, ones, ones, tp);
+    EXPECT_THAT(ones, ElementsAre(3));
+  }),
+              Each(IsEmpty()));
+  EXPECT_THAT(texts, Each(texts[0]));
+  return texts[0];
+}
+
+TEST(TensorParallelErrorsTest, RegionsThatDifferAreNamedOnAllRanks) {
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> values(rank == 2 ? 5 : 4);
+              RegionForward(Region::kReduce, values, values, tp);
+            }),
+            "RegionForward: argument input: rank 20 has float32[5], rank 0 has "
+            "float32[4]");
+  // In forward they do the same.
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> part(1);
+              std::vector<float> whole(3);
+              RegionForward(
+                  rank == 1 ? Region::kGather : Region::kGatherSequence, whole,
+                  part, tp);
+            }),
+            "RegionForward: argument region: rank 10 has kGather, rank 0 has "
+            "kGatherSequence");
+  // Parts of one size.
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, TensorParallelOptions tp) {
+              std::vector<float> part(3);
+              std::vector<float> whole(9);
+              tp.dim = rank == 1 ? 1 : 0;
+              RegionForward(Region::kGather, Tensor(whole.data(), {3, 3}),
+                            rank == 1 ? Tensor(part.data(), {3, 1})
+                                      : Tensor(part.data(), {1, 3}),
+                            tp);
+            }),
+            "RegionForward: argument dim: rank 10 has 1, rank 0 has 0");
+  // Rank 0 has nothing to do in forward. It meets the others' forward in its
+  // backward, which is an all_reduce of the same size.
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> values(4);
+              RegionForward(rank == 0 ? Region::kCopy : Region::kReduce, values,
+                            values, tp);
+              RegionBackward(Region::kCopy, values, values, tp);
+            }),
+            "rank 10 calls RegionForward, rank 0 calls RegionBackward");
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> part(1);
+              std::vector<float> whole(3);
+              if (rank == 1) {
+                RegionForward(Region::kGatherSequence, whole, part, tp);
+              } else {
+                GatherSequenceInParts(
+                    whole, part, [](const Tensor&, int64_t) {}, tp);
+              }
+            }),
+            "rank 10 calls RegionForward, rank 0 calls GatherSequenceInParts");
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> part(2);
+              std::vector<float> whole(6);
+              const int64_t width = rank == 2 ? 2 : 1;
+              GatherSequenceInParts(
+                  Tensor(whole.data(), {6 / width, width}),
+                  Tensor(part.data(), {2 / width, width}),
+                  [](const Tensor&, int64_t) {}, tp);
+            }),
+            "GatherSequenceInParts: argument output: rank 20 has float32[3,2], "
+            "rank 0 has float32[6,1]");
+}
+
+TEST(TensorParallelErrorsTest, LossesThatDifferAreNamedOnAllRanks) {
+  const auto run = [](int64_t vocabulary, std::vector<int64_t> targets,
+                      const TensorParallelOptions& tp) {
+    const int64_t count = GetVocabularyRange(vocabulary, tp).count;
+    const auto rows = static_cast<int64_t>(targets.size());
+    std::vector<float> logits(static_cast<size_t>(rows * count));
+    const Tensor tensor(logits.data(), {rows, count});
+    std::vector<float> loss(targets.size());
+    ParallelCrossEntropyForward(loss, tensor, tensor, targets, vocabulary, tp);
+  };
+  EXPECT_EQ(InvalidOnAllRanks([&](int rank, const auto& tp) {
+              run(rank == 1 ? 7 : 8, {1, 2}, tp);
+            }),
+            "ParallelCrossEntropyForward: argument vocabulary: rank 10 has 7, "
+            "rank 0 has 8");
+  EXPECT_THAT(InvalidOnAllRanks([&](int rank, const auto& tp) {
+                run(8, {1, rank == 1 ? 3 : 2}, tp);
+              }),
+              AllOf(HasSubstr("ParallelCrossEntropyForward: argument targets: "
+                              "rank 10 has int64[2] with the hash "),
+                    HasSubstr(", rank 0 has int64[2] with the hash ")));
+  EXPECT_THAT(
+      InvalidOnAllRanks([&](int rank, const auto& tp) {
+        run(8, rank == 1 ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 2},
+            tp);
+      }),
+      AllOf(HasSubstr("argument targets: rank 10 has int64[1]"),
+            HasSubstr("rank 0 has int64[2]")));
+}
+
+TEST(TensorParallelErrorsTest, ABadArgumentOfOneRankIsThrownOnAll) {
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> values(4);
+              RegionForward(rank == 1 ? Region(9) : Region::kReduce, values,
+                            values, tp);
+            }),
+            "RegionForward: rank 10: argument region: 9");
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> values(4);
+              std::vector<double> doubles(4);
+              RegionBackward(Region::kCopy, values,
+                             rank == 2 ? Tensor(doubles) : Tensor(values), tp);
+            }),
+            "RegionBackward: rank 20: argument input_gradient: float32[4], "
+            "but output_gradient is float64[4]");
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, TensorParallelOptions tp) {
+              std::vector<float> part(1);
+              std::vector<float> whole(3);
+              tp.dim = rank == 1 ? 1 : 0;
+              GatherSequenceInParts(
+                  whole, part, [](const Tensor&, int64_t) {}, tp);
+            }),
+            "GatherSequenceInParts: rank 10: argument dim: parts are rows, "
+            "along dimension 0");
+  EXPECT_EQ(InvalidOnAllRanks([](int rank, const auto& tp) {
+              std::vector<float> logits(1);
+              const Tensor tensor(logits.data(), {1, 1});
+              std::vector<float> loss(1);
+              std::vector<int64_t> targets = {rank == 1 ? 3 : 2};
+              ParallelCrossEntropyForward(loss, tensor, tensor, targets, 3, tp);
+            }),
+            "ParallelCrossEntropyForward: rank 10: argument targets: 3 at "
+            "index 0 is not in a vocabulary of 3");
+}
+
+// Without comparisons a refused call is as a refused collective: it counts.
+TEST(TensorParallelErrorsTest, ACallThatIsNotComparedCountsIfItIsRefused) {
+  for (const bool all : {true, false}) {
+    LocalGroups world(2);
+    const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+      const TensorParallelOptions tp = {.group = group, .compare = false};
+      std::vector<float> values = {1};
+      if (all || rank == 1) {
+        std::vector<double> doubles(1);
+        EXPECT_EQ(Invalid([&] {
+                    RegionForward(Region::kReduce, values, doubles, tp);
+                  }),
+                  "argument output: float32[1], but input is float64[1]");
+        EXPECT_EQ(Invalid([&] {
+                    std::vector<int64_t> targets = {5};
+                    ParallelCrossEntropyForward(values, values, values, targets,
+                                                2, tp);
+                  }),
+                  "argument targets: 5 at index 0 is not in a vocabulary of 2");
+      }
+      RegionForward(Region::kReduce, values, values, tp);
+      EXPECT_THAT(values, ElementsAre(2));
+    });
+    if (all) {
+      EXPECT_THAT(thrown, Each(IsEmpty()));
+    } else {
+      EXPECT_THAT(thrown, Each(AllOf(HasSubstr("all_reduce #1"),
+                                     HasSubstr("all_reduce #3"))));
+    }
+  }
 }
 
 TEST(TensorParallelErrorsTest, TheOthersLearnThatARankLeftInTheMiddle) {
