@@ -76,6 +76,9 @@ struct PipelineSimulation {
   std::vector<Rank> ranks = {};
 };
 
+// A schedule has at most so many stages times microbatches.
+inline constexpr int64_t kStageMicrobatchesMax = 1 << 20;
+
 // PipelineSchedule is data: programs may write their own, call AddTransfers,
 // and check it with Validate. Ranks are ranks in the group.
 struct PipelineSchedule {
@@ -97,6 +100,7 @@ struct PipelineSchedule {
 
   // Throws DistError (kInvalidArgument), whose text names the rank and the
   // action, unless
+  // - stages times microbatches are at most kStageMicrobatchesMax;
   // - each stage computes every microbatch once: F and B, or F, I and W;
   // - each computation comes after those of its rank that it needs, and after
   //   the start of the receives that it needs;
@@ -122,7 +126,8 @@ struct PipelineSchedule {
 // rank, all its stages together; B = I + W. Bubbles are parts of the makespan,
 // if all stages take the same time and messages take none.
 //
-// All throw DistError (kInvalidArgument) unless every number is at least 1.
+// All throw DistError (kInvalidArgument) unless every number is at least 1, and
+// stages times microbatches at most kStageMicrobatchesMax.
 
 // All forwards, then all backwards (Huang et al., GPipe, 2019). The bubble is
 // (p-1) / (m+p-1). Each rank holds m activations.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -108,6 +109,12 @@ void ActionIndex::CheckNumbers() const {
     Fail(absl::StrCat(schedule_.ranks(), " ranks, ", schedule_.stages(),
                       " stages and ", schedule_.microbatches,
                       " microbatches, at least 1 of each is needed"));
+  }
+  if (int64_t{schedule_.stages()} * schedule_.microbatches >
+      kStageMicrobatchesMax) {
+    Fail(absl::StrCat(
+        schedule_.stages(), " stages times ", schedule_.microbatches,
+        " microbatches is above the limit of ", kStageMicrobatchesMax));
   }
   for (int stage = 0; stage < schedule_.stages(); ++stage) {
     const int rank = GetRank(stage);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -175,6 +176,28 @@ TEST(PipelineScheduleTest, MakersRefuseNumbersBelowOne) {
             "4 ranks but was 6");
 }
 
+TEST(PipelineScheduleTest, MakersRefuseMoreMicrobatchesThanTheLimit) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  EXPECT_EQ(GetError([] { MakeGPipe(2, kMost); }),
+            "gpipe: 2 stages times argument microbatches of 2147483647 is "
+            "above the limit of 1048576");
+  EXPECT_EQ(GetError([] { Make1F1B(1 << 10, (1 << 10) + 1); }),
+            "1f1b: 1024 stages times argument microbatches of 1025 is above "
+            "the limit of 1048576");
+  EXPECT_EQ(GetError([] { MakeZeroBubbleH1(kMost, 1); }),
+            "zb-h1: 2147483647 stages times argument microbatches of 1 is "
+            "above the limit of 1048576");
+  // The products overflow an int, and the first is 0 then.
+  EXPECT_EQ(GetError([] { MakeInterleaved1F1B(1 << 16, 1 << 16, 1 << 16); }),
+            "interleaved 1f1b: 4294967296 stages times argument microbatches "
+            "of 65536 is above the limit of 1048576");
+  EXPECT_EQ(GetError([] { MakeInterleaved1F1B(1, kMost, kMost); }),
+            "interleaved 1f1b: 2147483647 stages times argument microbatches "
+            "of 2147483647 is above the limit of 1048576");
+  EXPECT_EQ(MakeGPipe(1, kStageMicrobatchesMax).actions[0].size(),
+            2U * kStageMicrobatchesMax);
+}
+
 TEST(PipelineScheduleTest, AProgramsOwnScheduleGetsItsMessages) {
   // Stages 0 and 1 on rank 0, stage 2 on rank 1.
   PipelineSchedule schedule;
@@ -201,6 +224,9 @@ TEST(PipelineScheduleTest, AProgramsOwnScheduleGetsItsMessages) {
 TEST(PipelineScheduleTest, ValidateNamesWhatIsOutOfRange) {
   EXPECT_THAT(ValidateChanged([](auto& one) { one.microbatches = 0; }),
               HasSubstr("2 ranks, 2 stages and 0 microbatches, at least 1"));
+  EXPECT_THAT(ValidateChanged([](auto& one) { one.microbatches = 1 << 30; }),
+              HasSubstr("2 stages times 1073741824 microbatches is above the "
+                        "limit of 1048576"));
   EXPECT_THAT(ValidateChanged([](auto& one) { one.stage_ranks[1] = 2; }),
               HasSubstr("stage 1 is on rank 2, there are actions for 2 ranks"));
   EXPECT_THAT(

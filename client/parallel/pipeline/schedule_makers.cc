@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,10 +26,16 @@ PipelineSchedule MakeEmpty(const std::string& name, int ranks, int microbatches,
   CheckPositive(name, "ranks", ranks);
   CheckPositive(name, "microbatches", microbatches);
   CheckPositive(name, "stages_per_rank", stages_per_rank);
+  const int64_t stages = int64_t{ranks} * stages_per_rank;
+  if (stages > kStageMicrobatchesMax / microbatches) {
+    internal::Invalid(absl::StrCat(
+        name, ": ", stages, " stages times argument microbatches of ",
+        microbatches, " is above the limit of ", kStageMicrobatchesMax));
+  }
   PipelineSchedule schedule;
   schedule.name = name;
   schedule.microbatches = microbatches;
-  for (int stage = 0; stage < ranks * stages_per_rank; ++stage) {
+  for (int stage = 0; stage < stages; ++stage) {
     schedule.stage_ranks.push_back(stage % ranks);
   }
   schedule.actions.resize(static_cast<size_t>(ranks));
@@ -45,7 +52,7 @@ void AddOneForwardOneBackward(int stage, int microbatches, int warmup,
     if (forwards == microbatches) return;
     actions.push_back({Kind::kForward, stage, forwards++});
   };
-  for (int i = 0; i < warmup; ++i) forward();
+  for (int i = 0; i < std::min(warmup, microbatches); ++i) forward();
   for (int i = 0; i < microbatches; ++i) {
     forward();
     backward(i);
