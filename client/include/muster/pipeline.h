@@ -50,6 +50,14 @@ namespace MUSTER_EXPORT muster {
 struct PipelineShape {
   DataType data_type = DataType::kFloat32;
   std::vector<int64_t> shape = {};
+  // Not empty: several tensors instead of the one above. They are one message,
+  // and functions get one tensor uint8[n], which has them one after the other,
+  // each aligned to 64 bytes.
+  std::vector<PipelineShape> tensors = {};
+
+  // Views of the tensors in a tensor that a function has got for this shape.
+  // Throws DistError (kInvalidArgument) for another one.
+  std::vector<Tensor> Unpack(const Tensor& packed) const;
 };
 
 // PipelineStage is one stage as the program defines it. The functions get
@@ -74,7 +82,8 @@ struct PipelineStage {
 
   // On the last stage, and only there: returns the microbatch's loss and
   // computes its gradient with regard to `output`. Scale the gradient here to
-  // average over microbatches. Runs after each forward.
+  // average over microbatches. Runs after each forward. Evaluate does not use
+  // the gradient.
   std::function<double(int microbatch, const Tensor& output,
                        const Tensor& output_gradient)>
       loss = nullptr;
@@ -146,9 +155,20 @@ class Pipeline {
   // culprit; its text names the stage, the microbatch and the exception's text.
   // A rank that has done its part gets it from its next call. Throws what
   // Work::Wait throws if a rank is gone, and after the end of the group.
+  //
+  // A message may take the group's timeout as often as computations and
+  // messages follow one another in a step: PipelineSimulation::makespan, if
+  // each takes 1. So a slow stage ends no step as long as each computation
+  // takes less than the timeout.
   std::vector<double> Step();
 
-  // The times of this rank's last step.
+  // Runs a step without its backwards, to find the losses of data that the
+  // model is not trained on: the stages' functions are the same, and the
+  // program gives them that data meanwhile. Keeps no activations. All ranks of
+  // the group must call it. Returns and throws as Step.
+  std::vector<double> Evaluate();
+
+  // The times of this rank's last Step or Evaluate.
   PipelineTimes last_times() const;
 
  private:

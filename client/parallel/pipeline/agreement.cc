@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/text.h"
 #include "client/control/throw.h"
@@ -21,6 +22,11 @@ using Kind = PipelineActionKind;
 
 // Says what is wrong with a tensor of a stage; empty: nothing.
 std::string FindShapeFault(const PipelineShape& shape) {
+  for (const PipelineShape& one : shape.tensors) {
+    if (!one.tensors.empty()) return "a list of tensors in a list";
+    std::string fault = FindShapeFault(one);
+    if (!fault.empty()) return fault;
+  }
   const Tensor tensor = MakeView(shape);
   if (!tensor.is_valid()) return std::string(tensor.Validate().message());
   if (tensor.element_count() > 0) return "";
@@ -112,14 +118,14 @@ std::string FindStagesFault(const PipelineSchedule& schedule,
 std::string FindFault(const ProcessGroup& group,
                       const PipelineSchedule& schedule,
                       const std::vector<PipelineStage>& stages) {
+  if (schedule.ranks() != group.size()) {
+    return absl::StrCat("argument schedule: it has ", schedule.ranks(),
+                        " ranks, the group has ", group.size());
+  }
   try {
     schedule.Validate();
   } catch (const DistError& error) {
     return absl::StrCat("argument schedule: ", error.status().message());
-  }
-  if (schedule.ranks() != group.size()) {
-    return absl::StrCat("argument schedule: it has ", schedule.ranks(),
-                        " ranks, the group has ", group.size());
   }
   const std::string fault = FindStagesFault(schedule, stages, group.rank());
   return fault.empty() ? "" : absl::StrCat("argument stages: ", fault);
@@ -133,9 +139,9 @@ void CheckShapes(const std::shared_ptr<ProcessGroup>& group,
   // Equal texts are equal shapes. Those of a rank are in the order of stages.
   std::map<int, std::string> mine;
   for (const PipelineStage& stage : stages) {
-    mine[stage.stage] = absl::StrCat(
-        stage.input.has_value() ? MakeView(*stage.input).Describe() : "", "\n",
-        MakeView(stage.output).Describe(), "\n");
+    mine[stage.stage] =
+        absl::StrCat(stage.input.has_value() ? DescribeShape(*stage.input) : "",
+                     "\n", DescribeShape(stage.output), "\n");
   }
   std::string texts;
   for (const auto& [stage, text] : mine) texts += text;
@@ -165,7 +171,27 @@ void CheckShapes(const std::shared_ptr<ProcessGroup>& group,
 
 }  // namespace
 
+std::string DescribeShape(const PipelineShape& shape) {
+  if (shape.tensors.empty()) return MakeView(shape).Describe();
+  return absl::StrCat("(",
+                      absl::StrJoin(shape.tensors, ", ",
+                                    [](std::string* out, const auto& one) {
+                                      out->append(DescribeShape(one));
+                                    }),
+                      ")");
+}
+
+size_t CountAlignedBytes(const PipelineShape& shape) {
+  constexpr size_t kAlignment = 64;
+  return (MakeView(shape).bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 Tensor MakeTensor(void* memory, const PipelineShape& shape) {
+  if (!shape.tensors.empty()) {
+    size_t bytes = 0;
+    for (const auto& one : shape.tensors) bytes += CountAlignedBytes(one);
+    return {memory, DataType::kUint8, {static_cast<int64_t>(bytes)}};
+  }
   return {memory, shape.data_type, shape.shape};
 }
 

@@ -3,7 +3,9 @@
 #ifndef MUSTER_CLIENT_PARALLEL_PIPELINE_AGREEMENT_H_
 #define MUSTER_CLIENT_PARALLEL_PIPELINE_AGREEMENT_H_
 
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muster/pipeline.h"
@@ -11,6 +13,12 @@
 #include "muster/process_group.h"
 
 namespace muster::internal {
+
+// "float32[2,4]", or "(float32[2,4], int64[3])".
+std::string DescribeShape(const PipelineShape& shape);
+
+// The size of the tensor of `shape`, rounded up to a multiple of 64 bytes.
+size_t CountAlignedBytes(const PipelineShape& shape);
 
 // Returns the tensor of `shape` at `memory`.
 Tensor MakeTensor(void* memory, const PipelineShape& shape);

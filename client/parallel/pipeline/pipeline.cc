@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -61,6 +62,21 @@ class Stopwatch {
   const SteadyClock::time_point began_;
 };
 
+bool IsForward(Kind kind) {
+  return kind == Kind::kForward || kind == Kind::kSendActivation ||
+         kind == Kind::kReceiveActivation;
+}
+
+// The longest that a message takes in a step whose every computation and
+// message takes no longer than `timeout`.
+std::chrono::milliseconds ComputeMessageTimeout(
+    const PipelineSchedule& schedule, std::chrono::milliseconds timeout) {
+  const auto in_a_row = static_cast<int64_t>(
+      schedule.Simulate([](const PipelineAction&) { return 1.0; }).makespan);
+  return std::min(timeout, std::chrono::milliseconds::max() / in_a_row) *
+         in_a_row;
+}
+
 std::string GetText(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -80,6 +96,7 @@ struct Pipeline::Impl {
         group(options.group == nullptr ? WorldGroup() : options.group) {
     if (group->state()->IsForOthers("pipeline")) return;
     internal::AgreeOnPipeline(group, schedule, the_stages);
+    message_timeout = ComputeMessageTimeout(schedule, group->timeout());
     stages.resize(schedule.stage_ranks.size());
     slots.resize(stages.size());
     for (PipelineStage& stage : the_stages) {
@@ -89,7 +106,7 @@ struct Pipeline::Impl {
     }
   }
 
-  std::vector<double> Step();
+  std::vector<double> Step(bool only_forward);
   void Run(const PipelineAction& action);
   void Forward(const PipelineAction& action);
   void Backward(const PipelineAction& action);
@@ -126,13 +143,17 @@ struct Pipeline::Impl {
   std::vector<std::vector<Slot>> slots;
   std::vector<StartedSend> sends;
   std::vector<double> losses;
+  std::chrono::milliseconds message_timeout{0};
+  // Whether the step that runs has no backwards.
+  bool evaluates = false;
   // The action that runs; null while the last sends leave.
   const PipelineAction* current = nullptr;
   PipelineTimes times;
 };
 
-std::vector<double> Pipeline::Impl::Step() {
+std::vector<double> Pipeline::Impl::Step(bool only_forward) {
   if (group->state()->IsForOthers("pipeline step")) return {};
+  evaluates = only_forward;
   internal::ThrowIfFailed(internal::ErrorSource::kBackend, group->status());
   times = {};
   const Stopwatch stopwatch(times.step);
@@ -141,6 +162,7 @@ std::vector<double> Pipeline::Impl::Step() {
   try {
     for (const PipelineAction& action :
          schedule.actions[static_cast<size_t>(group->rank())]) {
+      if (evaluates && !IsForward(action.kind)) continue;
       current = &action;
       Run(action);
     }
@@ -182,6 +204,9 @@ void Pipeline::Impl::Forward(const PipelineAction& action) {
   } else if (IsHere(action.stage + 1)) {
     GetSlot(action.stage + 1, action.microbatch).input = std::move(slot.output);
   }
+  if (!evaluates) return;
+  slot.input = nullptr;
+  slot.output_gradient = nullptr;
 }
 
 void Pipeline::Impl::Backward(const PipelineAction& action) {
@@ -250,6 +275,7 @@ void Pipeline::Impl::Send(const PipelineAction& action) {
   Work work = group->Isend(
       tensor, std::nullopt,
       {.tag = tag,
+       .timeout = message_timeout,
        .group_dst = GetRank(forth ? action.stage + 1 : action.stage - 1)});
   sends.push_back({std::move(buffer), std::move(work)});
 }
@@ -265,9 +291,9 @@ void Pipeline::Impl::Receive(const PipelineAction& action) {
   const int tag = kFirstTag +
                   2 * (sender * schedule.microbatches + action.microbatch) +
                   (forth ? 0 : 1);
-  (forth ? slot.input_receive : slot.gradient_receive) =
-      group->Irecv(internal::MakeTensor(buffer.get(), shape), std::nullopt,
-                   {.tag = tag, .group_src = GetRank(sender)});
+  (forth ? slot.input_receive : slot.gradient_receive) = group->Irecv(
+      internal::MakeTensor(buffer.get(), shape), std::nullopt,
+      {.tag = tag, .timeout = message_timeout, .group_src = GetRank(sender)});
 }
 
 void Pipeline::Impl::Await(Work& receive) {
@@ -302,6 +328,22 @@ void Pipeline::Impl::Abort(const std::string& reason) {
   for (auto& stage : slots) stage = std::vector<Slot>(stage.size());
 }
 
+std::vector<Tensor> PipelineShape::Unpack(const Tensor& packed) const {
+  const Tensor expected = internal::MakeTensor(packed.data(), *this);
+  if (tensors.empty() || packed.data_type() != expected.data_type() ||
+      packed.bytes() != expected.bytes()) {
+    internal::Invalid(absl::StrCat("argument packed: ", packed.Describe(),
+                                   " is not ", internal::DescribeShape(*this)));
+  }
+  std::vector<Tensor> all;
+  auto* memory = static_cast<std::byte*>(packed.data());
+  for (const PipelineShape& one : tensors) {
+    all.push_back(internal::MakeTensor(memory, one));
+    memory += internal::CountAlignedBytes(one);
+  }
+  return all;
+}
+
 Pipeline::Pipeline(PipelineSchedule schedule, std::vector<PipelineStage> stages,
                    const PipelineOptions& options)
     : impl_(std::make_unique<Impl>(std::move(schedule), std::move(stages),
@@ -311,7 +353,13 @@ Pipeline::Pipeline(Pipeline&&) noexcept = default;
 Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 Pipeline::~Pipeline() = default;
 
-std::vector<double> Pipeline::Step() { return impl_->Step(); }
+std::vector<double> Pipeline::Step() {
+  return impl_->Step(/*only_forward=*/false);
+}
+
+std::vector<double> Pipeline::Evaluate() {
+  return impl_->Step(/*only_forward=*/true);
+}
 
 PipelineTimes Pipeline::last_times() const { return impl_->times; }
 

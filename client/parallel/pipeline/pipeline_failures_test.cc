@@ -1,7 +1,9 @@
 // The errors that ranks get if arguments are bad, if a stage throws and if a
 // rank leaves.
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -82,6 +84,15 @@ TEST(PipelineFailuresTest, ShapesOfNeighboursMustAgree) {
             }),
             "Pipeline: argument stages: stage 0 of rank 0 has the output "
             "float32[2,4], stage 1 of rank 10 has the input bfloat16[2,4]");
+  // Lists of one size.
+  EXPECT_EQ(MakeChanged([](int rank, PipelineSchedule&, auto& stages) {
+              const PipelineShape other = {DataType::kFloat32, {4}};
+              if (rank == 0) stages[0].output.tensors = {kShape, other};
+              if (rank == 1) stages[0].input->tensors = {other, kShape};
+            }),
+            "Pipeline: argument stages: stage 0 of rank 0 has the output "
+            "(float32[2,4], float32[4]), stage 1 of rank 10 has the input "
+            "(float32[4], float32[2,4])");
 }
 
 TEST(PipelineFailuresTest, RanksMustHaveOneSchedule) {
@@ -145,6 +156,16 @@ TEST(PipelineFailuresTest, StagesMustBeComplete) {
             "input: negative dimension in float32[2,-4]");
   EXPECT_EQ(refuses([](auto& stage) { stage.output.shape = {0}; }),
             "output: float32[0] has no elements");
+  EXPECT_EQ(refuses([](auto& stage) {
+              stage.output.tensors = {kShape, {DataType::kFloat32, {3, -1}}};
+            }),
+            "output: negative dimension in float32[3,-1]");
+  EXPECT_EQ(refuses([](auto& stage) {
+              PipelineShape list;
+              list.tensors = {kShape};
+              stage.output.tensors = {list};
+            }),
+            "output: a list of tensors in a list");
   EXPECT_EQ(refuses([](auto& stage) { stage.forward = nullptr; }),
             "there is no function forward");
   EXPECT_EQ(refuses([](auto& stage) { stage.loss = nullptr; }),
@@ -234,6 +255,27 @@ TEST(PipelineFailuresTest, ARankThatLeavesEndsTheStepOnAllRanks) {
   EXPECT_THAT(texts, Each(::testing::Not("")));
   EXPECT_THAT(texts[0], HasSubstr("rank 10"));
   EXPECT_THAT(texts[2], HasSubstr("rank 10"));
+}
+
+TEST(PipelineFailuresTest, AStageThatIsStuckEndsTheStepInTheEnd) {
+  LocalGroups world(2, std::chrono::seconds(1));
+  std::promise<void> failed;
+  const auto ended = failed.get_future().share();
+  const auto texts = world.OnEachRank([&](const Group& group, int rank) {
+    PipelineStage stage = MakeStage(rank, 2);
+    if (rank == 1) {
+      stage.forward = [&](int, const Tensor&, const Tensor&) { ended.wait(); };
+    }
+    Pipeline pipeline(Make1F1B(2, 1), {stage}, {.group = group});
+    try {
+      StepUntilFailure(pipeline);
+    } catch (const DistError&) {
+      if (rank == 0) failed.set_value();
+      throw;
+    }
+  });
+  // F, a message, F, B, a message, B.
+  EXPECT_THAT(texts, Each(HasSubstr("6s")));
 }
 
 TEST(PipelineFailuresTest, OneRankAloneFailsAlike) {

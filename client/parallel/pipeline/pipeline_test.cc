@@ -3,10 +3,12 @@
 
 #include "muster/pipeline.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -282,11 +284,14 @@ void ExpectEqualTraining(const PipelineSchedule& schedule, bool halves,
     const std::vector<PipelineStage> kept = stages;
     Pipeline pipeline(schedule, stages, {.group = group});
     for (; step < kSteps; ++step) {
-      const Values losses = pipeline.Step();
-      if (schedule.stage_ranks.back() == rank) {
-        EXPECT_EQ(losses, alone.losses[static_cast<size_t>(step)]);
-      } else {
-        EXPECT_THAT(losses, IsEmpty());
+      // Before the step and after it, in which the weights do not change.
+      for (const bool evaluates : {true, false, true}) {
+        const Values losses = evaluates ? pipeline.Evaluate() : pipeline.Step();
+        if (schedule.stage_ranks.back() == rank) {
+          EXPECT_EQ(losses, alone.losses[static_cast<size_t>(step)]);
+        } else {
+          EXPECT_THAT(losses, IsEmpty());
+        }
       }
       for (const auto& model : models) model->Update();
     }
@@ -431,9 +436,135 @@ TEST(PipelineTest, TensorsHaveTheGivenTypesAndShapesAndLargeOnesArrive) {
               Each(""));
 }
 
+TEST(PipelineTest, AnEvaluationRunsTheForwardsAlone) {
+  LocalGroups world(2);
+  EXPECT_THAT(world.OnEachRank([&](const Group& group, int rank) {
+    PipelineStage stage;
+    stage.stage = rank;
+    if (rank == 1) stage.input = PipelineShape{DataType::kInt64, {1}};
+    stage.output = {DataType::kInt64, {1}};
+    int forwards = 0;
+    stage.forward = [&](int microbatch, const Tensor& input,
+                        const Tensor& output) {
+      int64_t& out = *static_cast<int64_t*>(output.data());
+      out = rank == 0 ? microbatch
+                      : *static_cast<const int64_t*>(input.data()) * 10;
+      ++forwards;
+    };
+    stage.backward = [](int, const Tensor&, const Tensor&, const Tensor&) {
+      ADD_FAILURE() << "an evaluation has no backward";
+    };
+    if (rank == 1) {
+      stage.loss = [](int, const Tensor& output, const Tensor& gradient) {
+        // The function need not know what its gradient is for.
+        *static_cast<int64_t*>(gradient.data()) = 1;
+        return static_cast<double>(*static_cast<int64_t*>(output.data()));
+      };
+    }
+    Pipeline pipeline(Make1F1B(2, 3), {stage}, {.group = group});
+    for (int i = 0; i < 2; ++i) {
+      const Values losses = pipeline.Evaluate();
+      EXPECT_EQ(losses, rank == 1 ? Values({0, 10, 20}) : Values());
+    }
+    EXPECT_EQ(forwards, 6);
+  }),
+              Each(""));
+}
+
+TEST(PipelineTest, SeveralTensorsPassABoundary) {
+  PipelineShape list;
+  list.tensors = {{DataType::kFloat32, {3}}, {DataType::kInt64, {1, 2}}};
+  LocalGroups world(2);
+  EXPECT_THAT(world.OnEachRank([&](const Group& group, int rank) {
+    // Writes numbers to a list, or expects them there.
+    const auto fill = [&](const Tensor& packed, int number) {
+      const std::vector<Tensor> tensors = list.Unpack(packed);
+      ASSERT_EQ(tensors.size(), 2U);
+      EXPECT_EQ(tensors[0].Describe(), "float32[3]");
+      EXPECT_EQ(tensors[1].Describe(), "int64[1,2]");
+      for (const Tensor& one : tensors) {
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(one.data()) % 64, 0U);
+      }
+      static_cast<float*>(tensors[0].data())[2] = 0.5F * number;
+      static_cast<int64_t*>(tensors[1].data())[1] = number;
+    };
+    const auto expect = [&](const Tensor& packed, int number) {
+      const std::vector<Tensor> tensors = list.Unpack(packed);
+      EXPECT_EQ(static_cast<const float*>(tensors[0].data())[2], 0.5F * number);
+      EXPECT_EQ(static_cast<const int64_t*>(tensors[1].data())[1], number);
+    };
+    PipelineStage stage;
+    stage.stage = rank;
+    if (rank == 1) stage.input = list;
+    stage.output = rank == 0 ? list : PipelineShape{DataType::kFloat32, {1}};
+    int backwards = 0;
+    stage.forward = [&](int microbatch, const Tensor& input,
+                        const Tensor& output) {
+      if (rank == 0) fill(output, microbatch);
+      if (rank == 1) expect(input, microbatch);
+    };
+    stage.backward = [&](int microbatch, const Tensor&,
+                         const Tensor& output_gradient,
+                         const Tensor& input_gradient) {
+      if (rank == 0) expect(output_gradient, 7 + microbatch);
+      if (rank == 1) fill(input_gradient, 7 + microbatch);
+      ++backwards;
+    };
+    if (rank == 1) {
+      stage.loss = [](int, const Tensor&, const Tensor&) { return 0.0; };
+    }
+    Pipeline pipeline(Make1F1B(2, 3), {stage}, {.group = group});
+    pipeline.Step();
+    EXPECT_EQ(backwards, 3);
+  }),
+              Each(""));
+  std::vector<uint8_t> bytes(64);
+  try {
+    list.Unpack(bytes);
+    ADD_FAILURE() << "the list is larger";
+  } catch (const DistError& error) {
+    EXPECT_STREQ(error.what(),
+                 "argument packed: uint8[64] is not (float32[3], int64[1,2])");
+  }
+}
+
+// Waits as long as a slow stage computes.
+void ComputeSlowly(std::chrono::milliseconds time) {
+  std::promise<void>().get_future().wait_for(time);
+}
+
+// A fast stage's messages take longer than the group's timeout, but no
+// computation does.
+TEST(PipelineTest, ASlowStageEndsNoStep) {
+  constexpr std::chrono::milliseconds kTimeout{2000};
+  // Larger than what is sent eagerly: a send waits for its receiver.
+  const PipelineShape shape = {DataType::kFloat32, {40'001}};
+  LocalGroups world(2, kTimeout);
+  EXPECT_THAT(world.OnEachRank([&](const Group& group, int rank) {
+    PipelineStage stage;
+    stage.stage = rank;
+    if (rank == 1) stage.input = shape;
+    stage.output = shape;
+    stage.forward = [&](int, const Tensor&, const Tensor&) {
+      if (rank == 1) ComputeSlowly(kTimeout / 3);
+    };
+    stage.backward = [](int, const Tensor&, const Tensor&, const Tensor&) {};
+    if (rank == 1) {
+      stage.loss = [](int, const Tensor&, const Tensor&) { return 1.0; };
+    }
+    Pipeline pipeline(MakeGPipe(2, 6), {stage}, {.group = group});
+    EXPECT_EQ(pipeline.Step(), rank == 1 ? Values(6, 1) : Values());
+    if (rank == 0) {
+      EXPECT_GT(pipeline.last_times().wait, kTimeout);
+    }
+  }),
+              Each(""));
+}
+
 TEST(PipelineTest, RanksOutsideTheGroupDoNothing) {
   Pipeline pipeline(Make1F1B(2, 2), {}, {.group = LocalGroups::NonMember()});
   EXPECT_THAT(pipeline.Step(), IsEmpty());
+  EXPECT_THAT(pipeline.Evaluate(), IsEmpty());
 }
 
 }  // namespace
