@@ -2,7 +2,8 @@
 // and in parts (GatherSequenceInParts). Two ranks are threads, over gloo. In
 // one process the gather is a copy, which takes processor time that nothing can
 // hide: take away the copy, and give the loopback interface the speed of a
-// network, in a name space of its own.
+// network, in a name space of its own. Besides, a region of few bytes with and
+// without the comparison of its arguments.
 //
 //   unshare -n sh -c 'ip link set lo up; tc qdisc add dev lo root tbf
 //     rate 2gbit burst 1mb latency 100ms;
@@ -90,6 +91,34 @@ void BM_Layer(benchmark::State& state, Way way) {
     state.SetIterationTime(elapsed.count() / kTimes);
   }
 }
+
+void BM_SmallRegion(benchmark::State& state) {
+  LocalGroups world(kRanks, std::chrono::seconds(60), "shm");
+  constexpr int kTimes = 1000;
+  const auto run = [&] {
+    const auto thrown = world.OnEachRank([&](const auto& group, int) {
+      std::vector<float> values(static_cast<size_t>(state.range(0)));
+      for (int i = 0; i < kTimes; ++i) {
+        RegionForward(Region::kReduce, values, values,
+                      {.group = group, .compare = state.range(1) != 0});
+      }
+    });
+    for (const std::string& text : thrown) CHECK(text.empty()) << text;
+  };
+  run();
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double> elapsed =
+        std::chrono::steady_clock::now() - start;
+    state.SetIterationTime(elapsed.count() / kTimes);
+  }
+}
+BENCHMARK(BM_SmallRegion)
+    ->ArgNames({"floats", "compare"})
+    ->ArgsProduct({{1024, 65'536}, {0, 1}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 #define MUSTER_WAY(name, way)                 \
   BENCHMARK_CAPTURE(BM_Layer, name, Way::way) \
