@@ -136,15 +136,17 @@ struct TrafficStats {
 // (kInvalidArgument) from WaitUnshard, or at the latest from FinishStep, before
 // wrong gradients can be used. After that, and after a failed collective, the
 // groups are at an end (ProcessGroup::Abort), so that no rank waits for
-// another, and every call throws the same error. During a step nothing else may
-// run collectives on its groups from other threads.
+// another, and every call throws the same error, except Shards, Tensors, memory
+// and traffic. During a step nothing else may run collectives on its groups
+// from other threads.
 //
 // A group is given by its index in the constructor's list, a parameter by its
 // index in the group. Bad indices throw DistError (kInvalidArgument), and start
 // nothing. If this process is not in the group, all functions do nothing and
 // the constructor logs a warning. One thread at a time.
 //
-// Nothing here computes on a GPU: tensors on CUDA are refused (kInvalidArgument).
+// Nothing here computes on a GPU: tensors on CUDA are refused
+// (kInvalidArgument).
 class FullyShard {
  public:
   // Every rank takes its rows of the values that it is given; so all ranks must
@@ -152,7 +154,10 @@ class FullyShard {
   // shards of the first one. All ranks make the call; names, shapes and types
   // are compared. Throws DistError on all ranks: kInvalidArgument (a
   // difference, a name twice, a type; the text names the rank, the parameter
-  // and both values). Throws what a collective throws.
+  // and both values), kResourceExhausted (a rank gets no memory for its shards:
+  // allocate_shards returns null or throws). Throws what a collective throws.
+  // If some ranks of `group` have a replicate_group and others have none, all
+  // ranks get an error, and the replicate_groups are at an end.
   explicit FullyShard(const std::vector<ShardGroup>& groups,
                       const FullyShardOptions& options = {});
   // Waits for what is under way.
@@ -166,12 +171,17 @@ class FullyShard {
   void Unshard(int group);
 
   // Returns when the group is whole, and starts to gather the next one of the
-  // order of use: the order of these calls in the first step that FinishStep
-  // ended, or that of SetPrefetchOrder.
+  // order of use: that of SetPrefetchOrder, or the order of these calls in the
+  // last step that FinishStep ended, except that a step which is only the
+  // beginning of the order, such as an evaluation, does not change it.
+  //
+  // Throws DistError (kFailedPrecondition) if this rank's shards have changed
+  // since the group was gathered: between FinishStep and Optimizer::Step the
+  // values are still those before the step. Then the groups are at an end.
   void WaitUnshard(int group);
 
   // Sets the order: groups as WaitUnshard gets them from one FinishStep to the
-  // next, forward and backward. Empty: learned anew.
+  // next, forward and backward. Empty: learned again.
   void SetPrefetchOrder(std::vector<int> order);
 
   // The whole parameter, in the compute type, from WaitUnshard to Reshard or

@@ -87,7 +87,8 @@ OptimizerRule AdamW(const AdamWOptions& options = {});
 
 // Returns memory of at least this many bytes, aligned to 64 bytes: huge pages,
 // a mapped file on a disk, another NUMA node. Its content is overwritten. The
-// last owner of the pointer frees it.
+// last owner of the pointer frees it. Null: there is no such memory; then the
+// caller throws DistError (kResourceExhausted).
 using AllocateFunction = std::function<std::shared_ptr<void>(size_t bytes)>;
 
 // Optimizer keeps the state of a rule for tensors of this rank, for instance
@@ -96,7 +97,8 @@ using AllocateFunction = std::function<std::shared_ptr<void>(size_t bytes)>;
 // on the CPU or not like its gradient, or if the rule is not complete.
 class Optimizer {
  public:
-  // `allocate`, if given, provides the memory of the state.
+  // `allocate`, if given, provides the memory of the state. Throws what it
+  // throws.
   Optimizer(OptimizerRule rule, std::vector<OptimizedTensor> tensors,
             const AllocateFunction& allocate = nullptr);
 
@@ -145,8 +147,9 @@ class ShardedOptimizer {
  public:
   // Compares names, shapes and types over the ranks. Throws on all ranks
   // DistError (kInvalidArgument) that names the first difference, or a rank
-  // whose arguments are bad, with what Optimizer refuses. Throws what a
-  // collective throws.
+  // whose arguments are bad, with what Optimizer refuses; kResourceExhausted if
+  // a rank gets no memory for its state (allocate_state returns null or
+  // throws). Throws what a collective throws.
   ShardedOptimizer(OptimizerRule rule, std::vector<OptimizedTensor> tensors,
                    const ShardedOptimizerOptions& options = {});
 

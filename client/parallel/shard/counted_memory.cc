@@ -1,12 +1,14 @@
 #include "client/parallel/shard/counted_memory.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/control/throw.h"
+#include "client/parallel/agreement/agreement.h"
 #include "muster/errors.h"
 
 namespace muster::internal {
@@ -26,6 +28,31 @@ std::shared_ptr<void> AllocateAligned(size_t bytes) {
           [](void* memory) { ::operator delete(memory, kAlignment); }};
 }
 
+std::shared_ptr<void> Allocate(size_t bytes, const AllocateFunction& allocate) {
+  if (allocate == nullptr) return AllocateAligned(bytes);
+  std::shared_ptr<void> memory = allocate(bytes);
+  if (memory == nullptr) {
+    Throw(ErrorSource::kControl,
+          ResourceExhaustedError(
+              absl::StrCat("the function that allocates returned null for ",
+                           bytes, " bytes")));
+  }
+  return memory;
+}
+
+void AllocateTogether(const std::string& what,
+                      const std::vector<std::shared_ptr<ProcessGroup>>& groups,
+                      const std::function<void()>& allocate) {
+  Agreement agreement(what);
+  try {
+    allocate();
+  } catch (const std::exception& error) {
+    agreement.AddFault(
+        ResourceExhaustedError(absl::StrCat("no memory: ", error.what())));
+  }
+  agreement.Check(groups);
+}
+
 void MemoryCounter::Add(Kind kind, int64_t bytes) {
   AddUse(stats_.*kind, bytes);
   AddUse(stats_.total, bytes);
@@ -36,8 +63,7 @@ CountedMemory::CountedMemory(MemoryCounter& counter, MemoryCounter::Kind kind,
     : counter_(&counter),
       kind_(kind),
       bytes_(bytes),
-      memory_(allocate == nullptr ? AllocateAligned(static_cast<size_t>(bytes))
-                                  : allocate(static_cast<size_t>(bytes))) {
+      memory_(Allocate(static_cast<size_t>(bytes), allocate)) {
   data_ = static_cast<std::byte*>(memory_.get());
   counter.Add(kind, bytes);
 }

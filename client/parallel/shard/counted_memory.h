@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muster/fully_shard.h"
@@ -17,6 +19,18 @@ namespace muster::internal {
 
 // Allocates memory aligned to 64 bytes.
 std::shared_ptr<void> AllocateAligned(size_t bytes);
+// The same, or what `allocate` returns if it is not null. Throws DistError
+// (kResourceExhausted) if it returns no memory.
+std::shared_ptr<void> Allocate(size_t bytes, const AllocateFunction& allocate);
+
+// Calls `allocate`, which runs no collectives. If it throws on a rank, throws
+// DistError (kResourceExhausted) on all of them, with that rank's number and
+// the exception's text. `what` begins the text, and `groups` is as in
+// Agreement::Check. All ranks make the call. Throws
+// what a collective throws.
+void AllocateTogether(const std::string& what,
+                      const std::vector<std::shared_ptr<ProcessGroup>>& groups,
+                      const std::function<void()>& allocate);
 
 class MemoryCounter {
  public:

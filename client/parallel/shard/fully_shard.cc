@@ -1,6 +1,7 @@
 #include "muster/fully_shard.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <deque>
@@ -129,18 +130,48 @@ struct ShardRanks {
   }
 };
 
-// The ranks of the options. `group` is the non-member group if this process
-// does not take part.
-ShardRanks FindRanks(const FullyShardOptions& options) {
-  ShardRanks ranks = {options.group == nullptr ? WorldGroup() : options.group,
-                      options.replicate_group};
-  if (ranks.group->rank() >= 0 && ranks.replicate_group != nullptr &&
-      ranks.replicate_group->rank() < 0) {
-    Invalid(
-        "FullyShard: argument replicate_group: this process is in group, but "
-        "not in replicate_group");
+// Throws on all ranks, also those that wait for one of these, unless each of
+// them takes part in its replicate_group or none has one.
+void MeetReplicas(const ShardRanks& ranks) {
+  const auto& [group, replicas] = ranks;
+  const std::string what = "FullyShard";
+  const bool is_outside = replicas != nullptr && replicas->rank() < 0;
+  Work met;
+  try {
+    Agreement agreement(what);
+    if (is_outside) {
+      agreement.AddFault(InvalidArgumentError(
+          "argument replicate_group: this process is in group, but not in "
+          "replicate_group"));
+    }
+    agreement.Add("argument replicate_group",
+                  replicas == nullptr ? "none" : "a group");
+    agreement.Check({group});
+    if (replicas == nullptr) return;
+    // If one of the replicas does not come here, only other ranks of `group`
+    // may hear of that. So all of them look together.
+    met = replicas->Barrier({.async_op = true});
+    std::string failure;
+    // Whether a rank waits, and whether one has failed.
+    int64_t state[2] = {1, 0};
+    do {
+      try {
+        state[0] = met.WaitFor(std::chrono::milliseconds(10)) ? 0 : 1;
+      } catch (const DistError& error) {
+        failure = error.what();
+      }
+      state[1] = failure.empty() ? 0 : 1;
+      group->AllReduce(Tensor(state, {2}), {.op = ReduceOp::kMax});
+    } while (state[0] == 1 && state[1] == 0);
+    if (state[1] == 1) {
+      Agreement end(what);
+      if (!failure.empty()) end.AddFault(InvalidArgumentError(failure));
+      end.Check({group});
+    }
+  } catch (const DistError& error) {
+    if (replicas != nullptr) replicas->Abort(error.what());
+    throw;
   }
-  return ranks;
 }
 
 }  // namespace
@@ -154,7 +185,7 @@ class FullyShard::Impl {
   // body fails, no rank may wait for this one: ends the groups.
   template <typename Body>
   auto Guarded(const Body& body) {
-    if (error_ != nullptr) std::rethrow_exception(error_);
+    ThrowIfFailed();
     try {
       return body();
     } catch (const std::exception& error) {
@@ -164,6 +195,10 @@ class FullyShard::Impl {
     }
   }
 
+  // Throws the error of a call before that has failed.
+  void ThrowIfFailed() const {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
   ShardedGroup& GroupAt(int group) { return *FindState(group).data; }
   void CheckParameter(int group, int parameter);
 
@@ -178,7 +213,7 @@ class FullyShard::Impl {
   void ScaleGradients(double factor);
   void GatherFullState(
       const std::function<void(const std::string&, const Tensor&)>& receive);
-  // Throws if gradients are being reduced.
+  // Throws if a call before has failed, or if gradients are being reduced.
   void CheckFinished(const char* call) const;
 
   const auto& groups() const { return groups_; }
@@ -241,12 +276,16 @@ class FullyShard::Impl {
   // The order of use, and the place after the last group that was used.
   std::vector<int> order_;
   size_t next_ = 0;
-  std::vector<int> learned_;
+  // Whether the program has set the order.
+  bool is_order_set_ = false;
+  // The order of this step.
+  std::vector<int> used_;
 };
 
 FullyShard::Impl::Impl(const std::vector<ShardGroup>& groups,
                        const FullyShardOptions& options, ShardRanks ranks)
     : ranks_(std::move(ranks)), group_(ranks_.group), rank_(group_->rank()) {
+  MeetReplicas(ranks_);
   Agreement agreement("FullyShard");
   agreement.Add("the number of ranks of group", absl::StrCat(group_->size()));
   agreement.Add(
@@ -255,14 +294,17 @@ FullyShard::Impl::Impl(const std::vector<ShardGroup>& groups,
   const std::string fault = CheckGroups(groups, options, agreement);
   if (!fault.empty()) agreement.AddFault(InvalidArgumentError(fault));
   agreement.Check(ranks_.GetGroups());
+  internal::AllocateTogether("FullyShard", ranks_.GetGroups(), [&] {
+    for (const ShardGroup& group : groups) {
+      names_.push_back(group.name);
+      groups_.emplace_back().data = std::make_unique<ShardedGroup>(
+          group, FindTypes(group, options), rank_, group_->size(), counter_,
+          options.allocate_shards);
+    }
+  });
   int64_t gather_bytes = 0;
   int64_t reduce_bytes = 0;
-  for (const ShardGroup& group : groups) {
-    names_.push_back(group.name);
-    GroupState& state = groups_.emplace_back();
-    state.data = std::make_unique<ShardedGroup>(
-        group, FindTypes(group, options), rank_, group_->size(), counter_,
-        options.allocate_shards);
+  for (const GroupState& state : groups_) {
     gather_bytes = std::max(gather_bytes, state.data->gather_block_bytes());
     reduce_bytes = std::max(reduce_bytes, state.data->reduce_block_bytes());
     if (!has_replicas()) continue;
@@ -347,12 +389,20 @@ void FullyShard::Impl::WaitUnshard(int group) {
     state.data->CopyValues(state.buffer.data());
     gather_buffers_->Give(std::move(state.buffer));
   }
+  if (!state.data->ValuesAreCurrent()) {
+    internal::Throw(
+        internal::ErrorSource::kControl,
+        FailedPreconditionError(absl::StrCat(
+            "FullyShard: the shards of group ", base::Quote(state.data->name()),
+            " have changed since it was gathered: call Unshard and WaitUnshard "
+            "after Optimizer::Step")));
+  }
   const int next = FindNext(group);
   if (next >= 0) Unshard(next);
 }
 
 int FullyShard::Impl::FindNext(int group) {
-  if (learned_.size() < kOrderMax) learned_.push_back(group);
+  if (used_.size() < kOrderMax) used_.push_back(group);
   // From the place on, else from the beginning.
   auto found = std::find(order_.begin() + static_cast<ptrdiff_t>(next_),
                          order_.end(), group);
@@ -366,9 +416,10 @@ int FullyShard::Impl::FindNext(int group) {
 
 void FullyShard::Impl::SetPrefetchOrder(std::vector<int> order) {
   for (const int group : order) FindState(group);
+  is_order_set_ = !order.empty();
   order_ = std::move(order);
   next_ = 0;
-  learned_.clear();
+  used_.clear();
 }
 
 void FullyShard::Impl::Reshard(int group) {
@@ -466,13 +517,17 @@ void FullyShard::Impl::FinishStep() {
   for (size_t group = 0; group < groups_.size(); ++group) {
     Reshard(static_cast<int>(group));
   }
-  if (order_.empty()) order_ = std::move(learned_);
-  learned_.clear();
+  // An evaluation between steps of training is the beginning of one.
+  const bool fits = used_.size() <= order_.size() &&
+                    std::equal(used_.begin(), used_.end(), order_.begin());
+  if (!is_order_set_ && !fits) order_ = std::move(used_);
+  used_.clear();
   next_ = 0;
   calls_.BeginStep();
 }
 
 void FullyShard::Impl::CheckFinished(const char* call) const {
+  ThrowIfFailed();
   if (reductions_.empty()) return;
   internal::Throw(internal::ErrorSource::kControl,
                   FailedPreconditionError(
@@ -503,6 +558,11 @@ double FullyShard::Impl::GradientNorm(double norm_type) {
   }
   group_->AllReduce(Tensor(&result, {1}),
                     {.op = largest ? ReduceOp::kMax : ReduceOp::kSum});
+  if (has_replicas()) {
+    // Their groups may add in another order.
+    ranks_.replicate_group->Broadcast(Tensor(&result, {1}), {},
+                                      {.group_src = 0});
+  }
   return largest ? result : std::pow(result, 1 / norm_type);
 }
 
@@ -557,7 +617,8 @@ void FullyShard::Impl::GatherFullState(
 
 FullyShard::FullyShard(const std::vector<ShardGroup>& groups,
                        const FullyShardOptions& options) {
-  ShardRanks ranks = FindRanks(options);
+  ShardRanks ranks = {options.group == nullptr ? WorldGroup() : options.group,
+                      options.replicate_group};
   if (ranks.group->state()->IsForOthers("fully_shard")) return;
   impl_ = std::make_unique<Impl>(groups, options, std::move(ranks));
 }
@@ -566,22 +627,27 @@ FullyShard::~FullyShard() = default;
 
 void FullyShard::Unshard(int group) {
   if (impl_ == nullptr) return;
+  impl_->ThrowIfFailed();
   impl_->GroupAt(group);
   impl_->Guarded([&] { impl_->Unshard(group); });
 }
 
 void FullyShard::WaitUnshard(int group) {
   if (impl_ == nullptr) return;
+  impl_->ThrowIfFailed();
   impl_->GroupAt(group);
   impl_->Guarded([&] { impl_->WaitUnshard(group); });
 }
 
 void FullyShard::SetPrefetchOrder(std::vector<int> order) {
-  if (impl_ != nullptr) impl_->SetPrefetchOrder(std::move(order));
+  if (impl_ == nullptr) return;
+  impl_->ThrowIfFailed();
+  impl_->SetPrefetchOrder(std::move(order));
 }
 
 Tensor FullyShard::Value(int group, int parameter) const {
   if (impl_ == nullptr) return {};
+  impl_->ThrowIfFailed();
   impl_->CheckParameter(group, parameter);
   const ShardedGroup& data = impl_->GroupAt(group);
   if (!data.is_whole()) {
@@ -595,24 +661,29 @@ Tensor FullyShard::Value(int group, int parameter) const {
 
 Tensor FullyShard::Gradient(int group, int parameter) {
   if (impl_ == nullptr) return {};
+  impl_->ThrowIfFailed();
   impl_->CheckParameter(group, parameter);
   return impl_->GroupAt(group).Gradient(static_cast<size_t>(parameter));
 }
 
 void FullyShard::Reshard(int group) {
   if (impl_ == nullptr) return;
+  impl_->ThrowIfFailed();
   impl_->GroupAt(group);
   impl_->Guarded([&] { impl_->Reshard(group); });
 }
 
 void FullyShard::GradientsReady(int group) {
   if (impl_ == nullptr) return;
+  impl_->ThrowIfFailed();
   impl_->GroupAt(group);
   impl_->Guarded([&] { impl_->GradientsReady(group); });
 }
 
 void FullyShard::SetGradientSync(bool sync) {
-  if (impl_ != nullptr) impl_->set_sync(sync);
+  if (impl_ == nullptr) return;
+  impl_->ThrowIfFailed();
+  impl_->set_sync(sync);
 }
 
 void FullyShard::FinishStep() {

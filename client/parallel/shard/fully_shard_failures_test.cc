@@ -1,5 +1,8 @@
 // Bad arguments, ranks that differ and ranks that leave.
 
+#include <functional>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -177,14 +180,80 @@ TEST(FullyShardFailuresTest, BadCallsStartNothing) {
   EXPECT_THROW(FullyShard(std::vector<ShardGroup>()), DistError);
 }
 
-TEST(FullyShardFailuresTest, AReplicateGroupWithoutThisRankIsAnError) {
-  ShardWorld world(2);
-  EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
-    FullyShardOptions options = rank.options;
-    options.replicate_group = LocalGroups::NonMember();
-    FullyShard model({}, options);
-  }),
-              Each(HasSubstr("argument replicate_group")));
+// No rank waits until its timeout, whose text would be another one.
+TEST(FullyShardFailuresTest, AReplicateGroupOfSomeRanksIsAnErrorOfAllRanks) {
+  for (int lacks = 0; lacks < 6; ++lacks) {
+    EXPECT_THAT(Construct(3, 2,
+                          [&](const ShardRank& rank, auto&, auto& options) {
+                            if (rank.replica * 3 + rank.shard != lacks) return;
+                            options.replicate_group = nullptr;
+                          }),
+                Each(AllOf(HasSubstr("no replicate_group"),
+                           HasSubstr("has a replicate_group"))));
+  }
+  EXPECT_THAT(Construct(2, 2,
+                        [&](const ShardRank& rank, auto&, auto& options) {
+                          if (rank.replica == 0 || rank.shard == 0) return;
+                          options.replicate_group = LocalGroups::NonMember();
+                        }),
+              Each(HasSubstr("argument replicate_group: this process is in "
+                             "group, but not in replicate_group")));
+}
+
+TEST(FullyShardFailuresTest, ARankWithoutMemoryFailsOnAll) {
+  const auto construct = [](const AllocateFunction& allocate) {
+    return Construct(2, 2, [&](const ShardRank& rank, auto&, auto& options) {
+      if (rank.replica == 0 || rank.shard == 0) return;
+      options.allocate_shards = allocate;
+    });
+  };
+  EXPECT_THAT(construct([](size_t) { return nullptr; }),
+              Each(HasSubstr("FullyShard: global rank 10: no memory: the "
+                             "function that allocates returned null for 8 "
+                             "bytes")));
+  EXPECT_THAT(construct([](size_t) -> std::shared_ptr<void> {
+                throw std::runtime_error("the disk is full");
+              }),
+              Each(HasSubstr("no memory: the disk is full")));
+}
+
+// An optimizer's step after the values were gathered.
+TEST(FullyShardFailuresTest, ValuesFromBeforeTheOptimizersStepAreAnError) {
+  for (const bool waits : {false, true}) {
+    for (const auto type : {DataType::kFloat32, DataType::kBfloat16}) {
+      ShardWorld world(2);
+      EXPECT_THAT(
+          world.OnEachRank([&](const ShardRank& rank) {
+            TwoGroups two;
+            FullyShardOptions options = rank.options;
+            options.compute_type = type;
+            FullyShard model(two.groups(), options);
+            Optimizer optimizer(Sgd(), model.Tensors());
+            for (int step = 0; step < 2; ++step) {
+              model.WaitUnshard(0);
+              // Only the last row's gradient, which is rank 1's.
+              AddDoubles(model.Gradient(0, 0), {0, 0, 0, 1});
+              model.GradientsReady(0);
+              model.FinishStep();
+              if (step == 0) {
+                // Nothing has changed.
+                model.WaitUnshard(1);
+                model.Reshard(1);
+              } else {
+                waits ? model.WaitUnshard(0) : model.Unshard(0);
+              }
+              optimizer.Step(0.25);
+            }
+            model.WaitUnshard(0);
+            // Rank 0, which has the values already, may go on until it meets
+            // rank 1.
+            model.FinishStep();
+          }),
+          Each(HasSubstr("the shards of group \"a\" have changed since it was "
+                         "gathered: call Unshard and WaitUnshard after "
+                         "Optimizer::Step")));
+    }
+  }
 }
 
 // A rank may get its own error, or that of the rank that was first.
@@ -304,13 +373,29 @@ TEST(FullyShardFailuresTest, ARankThatLeavesFailsTheOthersForGood) {
       } catch (const DistError& error) {
         first = error.what();
       }
-      try {
-        model.GradientsReady(0);
-        ADD_FAILURE() << "no error";
-      } catch (const DistError& error) {
-        EXPECT_EQ(error.what(), first);
-        throw;
+      const std::function<void()> calls[] = {
+          [&] { model.Unshard(0); },
+          [&] { model.WaitUnshard(0); },
+          [&] { model.SetPrefetchOrder({}); },
+          [&] { model.Value(0, 0); },
+          [&] { model.Gradient(0, 0); },
+          [&] { model.Reshard(0); },
+          [&] { model.SetGradientSync(true); },
+          [&] { model.FinishStep(); },
+          [&] { model.ZeroGradients(); },
+          [&] { model.GradientNorm(); },
+          [&] { model.ClipGradientNorm(1); },
+          [&] { model.GatherFullState(nullptr); },
+          [&] { model.GradientsReady(0); }};
+      for (const auto& call : calls) {
+        try {
+          call();
+          ADD_FAILURE() << "no error";
+        } catch (const DistError& error) {
+          EXPECT_EQ(error.what(), first);
+        }
       }
+      model.FinishStep();
     });
     for (size_t i = 0; i < errors.size(); ++i) {
       EXPECT_EQ(errors[i].empty(), i == 1) << errors[i];

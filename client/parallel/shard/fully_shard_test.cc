@@ -256,6 +256,54 @@ TEST(FullyShardTest, TheNextGroupIsGatheredAhead) {
               Each(""));
 }
 
+TEST(FullyShardTest, AnEvaluationTeachesNoWrongOrder) {
+  ShardWorld world(2);
+  EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
+    const Layers layers(3, 8);
+    FullyShard model(layers.groups(), rank.options);
+    const auto evaluate = [&] {
+      for (int layer = 0; layer < 3; ++layer) {
+        model.WaitUnshard(layer);
+        model.Reshard(layer);
+      }
+      model.FinishStep();
+    };
+    const auto gathers = [&] {
+      return model.traffic().all_gather / (4 * 64 * 4 + 16);
+    };
+    // How many groups a step of training gathers ahead in backward.
+    const auto train = [&] {
+      for (int layer = 0; layer < 3; ++layer) {
+        model.WaitUnshard(layer);
+        model.Reshard(layer);
+      }
+      int ahead = 0;
+      const int64_t before = gathers();
+      for (int layer = 2; layer >= 0; --layer) {
+        ahead += gathers() - before > 2 - layer ? 1 : 0;
+        model.WaitUnshard(layer);
+        model.Gradient(layer, 0);
+        model.GradientsReady(layer);
+      }
+      model.FinishStep();
+      return ahead;
+    };
+    evaluate();
+    train();
+    EXPECT_EQ(train(), 2);
+    evaluate();
+    EXPECT_EQ(train(), 2);
+    // Not what the program has set.
+    model.SetPrefetchOrder({2});
+    EXPECT_EQ(train(), 0);
+    EXPECT_EQ(train(), 0);
+    model.SetPrefetchOrder({});
+    EXPECT_EQ(train(), 0);
+    EXPECT_EQ(train(), 2);
+  }),
+              Each(""));
+}
+
 TEST(FullyShardTest, UnshardAndGradientsReadyDoNotWaitForOtherRanks) {
   ShardWorld world(2);
   std::latch gathers(1);
@@ -414,6 +462,21 @@ TEST(FullyShardTest, NormsAreOverAllGroupsAndRanks) {
     }
   }),
               Each(""));
+}
+
+// The groups of replicas may add in other orders; here, their gradients differ.
+TEST(FullyShardTest, TheNormHasTheSameBitsOnAllReplicas) {
+  ShardWorld world(2, 2);
+  std::vector<double> norms(4);
+  EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
+    std::vector<double> values(4);
+    FullyShard model({{"g", {{"p", Tensor(values)}}}}, rank.options);
+    const double gradient = rank.replica == 0 ? 1 : std::nextafter(1, 2);
+    AddDoubles(model.Shards()[0].gradient, {gradient, gradient});
+    norms[2 * rank.replica + rank.shard] = model.GradientNorm(1);
+  }),
+              Each(""));
+  EXPECT_THAT(norms, Each(4));
 }
 
 TEST(FullyShardTest, GradientsAddUpUntilZeroGradients) {

@@ -1,5 +1,7 @@
 #include "client/parallel/shard/sharded_group.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "client/parallel/elements/float_conversion.h"
@@ -127,6 +129,32 @@ void ShardedGroup::CopyValues(const std::byte* buffer) {
               parameter.RowCount(rank) * parameter.row_elements);
     }
   }
+}
+
+bool ShardedGroup::ValuesAreCurrent() const {
+  const int64_t element = TypeBytes(types_.compute);
+  constexpr int64_t kPiece = 1024;
+  std::array<std::byte, kPiece * sizeof(double)> staged;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const ParameterLayout& parameter = layout_.parameters[i];
+    const Tensor shard = ShardView(shards_, i);
+    const std::byte* const values =
+        values_.data() + (parameter.whole_offset +
+                          parameter.FirstRow(rank_) * parameter.row_elements) *
+                             element;
+    for (int64_t first = 0; first < shard.element_count(); first += kPiece) {
+      const int64_t count = std::min(kPiece, shard.element_count() - first);
+      Convert(staged.data(), types_.compute,
+              static_cast<const std::byte*>(shard.data()) +
+                  first * TypeBytes(types_.shard),
+              types_.shard, count);
+      if (std::memcmp(staged.data(), values + first * element,
+                      static_cast<size_t>(count * element)) != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 Tensor ShardedGroup::Whole(const CountedMemory& memory,

@@ -52,6 +52,9 @@ class ShardedGroup {
   // Copies the values out of the gathered blocks.
   void CopyValues(const std::byte* buffer);
   bool is_whole() const { return !values_.empty(); }
+  // Whether this rank's part of the values is that of its shards. The group is
+  // whole.
+  bool ValuesAreCurrent() const;
   void FreeValues() { values_.Free(); }
   Tensor Value(size_t parameter) const { return Whole(values_, parameter); }
 

@@ -95,8 +95,7 @@ Optimizer::Optimizer(OptimizerRule rule, std::vector<OptimizedTensor> tensors,
     }
     return;
   }
-  memory_ =
-      allocate == nullptr ? internal::AllocateAligned(bytes) : allocate(bytes);
+  memory_ = internal::Allocate(bytes, allocate);
   state_bytes_ = static_cast<int64_t>(bytes);
   std::memset(memory_.get(), 0, bytes);
   auto* place = static_cast<std::byte*>(memory_.get());
@@ -149,8 +148,10 @@ ShardedOptimizer::ShardedOptimizer(OptimizerRule rule,
     own_index_.push_back(is_own ? static_cast<int64_t>(own.size()) : -1);
     if (is_own) own.push_back(tensors_[i]);
   }
-  own_ = std::make_unique<Optimizer>(std::move(rule), std::move(own),
-                                     options.allocate_state);
+  internal::AllocateTogether("ShardedOptimizer", {group_}, [&] {
+    own_ = std::make_unique<Optimizer>(std::move(rule), std::move(own),
+                                       options.allocate_state);
+  });
 }
 
 void ShardedOptimizer::Step(double learning_rate) {

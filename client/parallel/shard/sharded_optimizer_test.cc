@@ -144,6 +144,20 @@ TEST(ShardedOptimizerTest, EveryRankLearnsWhatDiffers) {
                              "is float64[4]")));
 }
 
+TEST(ShardedOptimizerTest, ARankWithoutMemoryFailsOnAll) {
+  ShardWorld world(2);
+  EXPECT_THAT(world.OnEachRank([&](const ShardRank& rank) {
+    std::vector<float> memory(4);
+    ShardedOptimizerOptions options = {.group = rank.options.group};
+    // Rank 0 owns it.
+    options.allocate_state = [](size_t) { return nullptr; };
+    ShardedOptimizer optimizer(AdamW(), {{"p", memory, memory}}, options);
+  }),
+              Each(HasSubstr("ShardedOptimizer: global rank 0: no memory: the "
+                             "function that allocates returned null for 128 "
+                             "bytes")));
+}
+
 TEST(ShardedOptimizerTest, ARankThatLeavesFailsTheOthers) {
   ShardWorld world(3);
   const auto errors = world.OnEachRank([&](const ShardRank& rank) {
@@ -237,6 +251,17 @@ TEST(OptimizerTest, RefusesWhatItCannotUpdate) {
   const Tensor null(nullptr, DataType::kFloat32, shape);
   EXPECT_THAT(refusal(Sgd(), value, null),
               HasSubstr("gradient: null data pointer"));
+}
+
+TEST(OptimizerTest, NoMemoryIsAnError) {
+  std::vector<float> value(3);
+  try {
+    Optimizer optimizer(AdamW(), {{"p", value, value}},
+                        [](size_t) { return nullptr; });
+    ADD_FAILURE() << "no error";
+  } catch (const DistError& error) {
+    EXPECT_EQ(error.status().code(), StatusCode::kResourceExhausted);
+  }
 }
 
 TEST(OptimizerTest, StateLiesInTheMemoryOfTheProgram) {
