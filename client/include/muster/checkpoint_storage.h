@@ -46,7 +46,7 @@ class CheckpointReader {
   virtual int64_t size() const = 0;
 
   // Fills `bytes` from the file's byte `offset` on.
-  // Errors: kDataLoss if the file ends before.
+  // Errors: kDataLoss if the file ends before, or if the medium has lost bytes.
   virtual Status Read(int64_t offset, std::span<std::byte> bytes) = 0;
 };
 
@@ -79,7 +79,7 @@ class CheckpointStorage {
   // Gives a folder, whose files are finished, another name, atomically: at any
   // time, also after a crash, it has either name and all its files. Returns
   // when the new name would survive a crash.
-  // Errors: kAlreadyExists or another code if `to` exists.
+  // Errors: kAlreadyExists or another code if `to` exists, even if it is empty.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
 
   // Removes a folder with its files. OK if there is none.

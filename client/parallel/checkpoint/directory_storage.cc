@@ -118,6 +118,9 @@ class FileReader : public CheckpointReader {
       if (got > 0) {
         offset += got;
         bytes = bytes.subspan(static_cast<size_t>(got));
+      } else if (errno == EIO) {
+        return DataLossError(absl::StrCat(base::Quote(path_.string()),
+                                          " cannot be read at byte ", offset));
       } else if (errno != EINTR) {
         return Failure(errno, path_);
       }
@@ -171,6 +174,11 @@ class Directory : public CheckpointStorage {
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
+    // rename() would replace an empty folder.
+    struct stat info = {};
+    if (lstat((root_ / to).c_str(), &info) == 0) {
+      return Failure(EEXIST, root_ / to);
+    }
     // The files' names must be durable before that of the folder is.
     if (Status synced = SyncFolder(root_ / from); !synced.ok()) return synced;
     if (rename((root_ / from).c_str(), (root_ / to).c_str()) != 0) {

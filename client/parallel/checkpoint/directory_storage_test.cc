@@ -2,6 +2,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -25,6 +26,12 @@ std::vector<std::string>& Calls() {
   return calls;
 }
 
+// The name of the folder whose fsync fails.
+std::string& FailingSync() {
+  static std::string name;
+  return name;
+}
+
 }  // namespace
 
 // These take the place of the C library's.
@@ -32,6 +39,10 @@ extern "C" int fsync(int fd) {
   const auto path =
       std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd));
   Calls().push_back("sync " + path.filename().string());
+  if (path.filename() == FailingSync()) {
+    errno = EIO;
+    return -1;
+  }
   return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
@@ -115,6 +126,27 @@ TEST_F(DirectoryStorageTest, AFolderIsNotRenamedToOneThatExists) {
   const auto folders = storage_->ListFolders();
   ASSERT_TRUE(folders.ok());
   EXPECT_THAT(*folders, ::testing::UnorderedElementsAre("a", "b"));
+}
+
+TEST_F(DirectoryStorageTest, NoRenameReplacesAnEmptyFolder) {
+  Write("a/file", "new");
+  std::filesystem::create_directory(folder_.path() + "/runs/seven/b");
+  EXPECT_EQ(storage_->Rename("a", "b").code(), StatusCode::kAlreadyExists);
+  EXPECT_TRUE(storage_->Open("a/file").ok());
+}
+
+TEST_F(DirectoryStorageTest, ARenameThatIsNotDurableIsTakenBack) {
+  Write("a/file", "text");
+  for (const std::string failing : {"seven", "a"}) {
+    FailingSync() = failing;
+    const Status status = storage_->Rename("a", "b");
+    FailingSync() = "";
+    EXPECT_FALSE(status.ok());
+    EXPECT_TRUE(storage_->Open("a/file").ok());
+    EXPECT_FALSE(storage_->Open("b/file").ok());
+  }
+  EXPECT_TRUE(storage_->Rename("a", "b").ok());
+  EXPECT_TRUE(storage_->Open("b/file").ok());
 }
 
 TEST_F(DirectoryStorageTest, FoldersAreListedAndRemoved) {
