@@ -1,6 +1,8 @@
 #include "client/parallel/checkpoint/box.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -57,6 +59,31 @@ Box MakeWholeBox(std::span<const int64_t> shape) {
 int64_t ComputeVolume(std::span<const int64_t> lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{1},
                          std::multiplies<>());
+}
+
+bool IsPossible(std::span<const int64_t> shape, size_t element_bytes) {
+  int64_t left =
+      std::numeric_limits<int64_t>::max() / static_cast<int64_t>(element_bytes);
+  for (const int64_t length : shape) {
+    if (length < 0) return false;
+    if (length > 0) left /= length;
+  }
+  return left > 0;
+}
+
+bool IsInside(const Box& box, std::span<const int64_t> shape) {
+  if (box.offsets.size() != shape.size() ||
+      box.lengths.size() != shape.size()) {
+    return false;
+  }
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const int64_t begin = box.offsets[d];
+    if (begin < 0 || box.lengths[d] < 0 || begin > shape[d] ||
+        box.lengths[d] > shape[d] - begin) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::string ToText(const Box& box) {

@@ -26,6 +26,12 @@ Box MakeWholeBox(std::span<const int64_t> shape);
 // Number of elements; 1 for a box of no dimensions.
 int64_t ComputeVolume(std::span<const int64_t> lengths);
 
+// Whether a tensor of this shape can exist: its bytes fit into 63 bits.
+bool IsPossible(std::span<const int64_t> shape, size_t element_bytes);
+
+// Whether the box lies in a tensor of this shape.
+bool IsInside(const Box& box, std::span<const int64_t> shape);
+
 // "[0:4,8:16]".
 std::string ToText(const Box& box);
 

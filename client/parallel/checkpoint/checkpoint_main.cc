@@ -1,9 +1,9 @@
-// Saves two checkpoints of two ranks, for tests that kill it or read its files.
+// Saves checkpoints of two ranks, for tests that kill it or read its files.
 //
 //   checkpoint_main FOLDER CALL
 //
-// Saves step 1; then steps 2 and 3, of which it keeps the newer, and kills
-// itself before call number CALL of the storage during these (-1: never).
+// Saves step 1; then steps 2, 2 again and 3, of which it keeps the newest, and
+// kills itself before call number CALL of the storage during these (-1: never).
 
 #include <csignal>
 #include <cstdint>
@@ -57,7 +57,7 @@ int Main(const std::string& folder, int64_t last_call) {
                          [&](const StorageCall&) { return counter.Count(); });
   LocalGroups groups(2);
   bool failed = false;
-  for (int64_t step = 1; step <= 3; ++step) {
+  for (const int64_t step : {1, 2, 2, 3}) {
     const auto thrown = groups.OnEachRank([&](const auto& group, int rank) {
       SaveCheckpoint(step == 1 ? *directory : counted, step,
                      MakeState(rank, step).shards(),

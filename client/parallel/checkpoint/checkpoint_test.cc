@@ -33,6 +33,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Rows `begin` to `end` of a matrix of 10 rows and 3 columns.
 Box Rows(int64_t begin, int64_t end) { return {{begin, 0}, {end - begin, 3}}; }
@@ -178,7 +179,7 @@ TEST_F(CheckpointTest, ReplicasAreWrittenOnceAndEvenly) {
                    }),
               Each(""));
   for (int rank = 0; rank < 4; ++rank) {
-    const auto bytes = fs::file_size(folder_.path() + "/step-1/rank-0000" +
+    const auto bytes = fs::file_size(folder_.path() + "/step-1.1/rank-0000" +
                                      std::to_string(rank) + ".safetensors");
     EXPECT_GE(bytes, 2 * 4000);
     EXPECT_LT(bytes, 2 * 4000 + 1000);
@@ -297,11 +298,35 @@ TEST_F(CheckpointTest, RanksThatDifferInAnArgumentAreNamed) {
   EXPECT_THAT(save({7, 7, 7}, {1, 1, 1}), Each(""));
 }
 
-TEST_F(CheckpointTest, AStepIsNotSavedTwice) {
+TEST_F(CheckpointTest, AStepThatIsSavedAgainIsReplacedWhenTheNewOneIsDurable) {
   LocalGroups groups(2);
-  EXPECT_THAT(Save(groups, 2, 1), Each(""));
-  EXPECT_THAT(Save(groups, 2, 1), Each("checkpoint of step 1: exists already"));
-  EXPECT_TRUE(Load(1).ok());
+  const auto save = [&](CheckpointStorage& storage, uint64_t version) {
+    return groups.OnEachRank([&](const auto& group, int rank) {
+      SaveCheckpoint(storage, 1, MakeState(rank, 2, version).shards(),
+                     {.group = group});
+    });
+  };
+  const auto count_wrong = [&](uint64_t version) {
+    Parts parts = MakeState(0, 1, /*version=*/9);
+    LoadCheckpoint(*storage_, 1, parts.shards());
+    return parts.CountWrong(version);
+  };
+  EXPECT_THAT(save(*storage_, 1), Each(""));
+  bool fails = true;
+  WatchedStorage storage(storage_, [&](const StorageCall& call) {
+    if (call.name == "rename" && call.path == "step-1.2") {
+      EXPECT_EQ(count_wrong(1), 0);
+      if (fails) return ResourceExhaustedError("no space left on device");
+    }
+    return OkStatus();
+  });
+  EXPECT_THAT(save(storage, 2), Each(HasSubstr("no space left on device")));
+  EXPECT_EQ(count_wrong(1), 0);
+  fails = false;
+  EXPECT_THAT(save(storage, 2), Each(""));
+  EXPECT_EQ(count_wrong(2), 0);
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1));
+  EXPECT_THAT(ListFiles(), Each(HasSubstr("step-1.2")));
 }
 
 TEST_F(CheckpointTest, AFullDiskOnOneRankFailsTheSaveOnAll) {
@@ -376,9 +401,9 @@ TEST_F(CheckpointTest, TheNextSaveRemovesLeftoversAndNothingElse) {
   EXPECT_THAT(Save(groups, 2, 1), Each(""));
   EXPECT_THAT(
       ListFiles(),
-      ElementsAre("notes", "notes/file", "step-1", "step-1/checkpoint.json",
-                  "step-1/rank-00000.safetensors",
-                  "step-1/rank-00001.safetensors", "step-x", "step-x/file"));
+      ElementsAre("notes", "notes/file", "step-1.1", "step-1.1/checkpoint.json",
+                  "step-1.1/rank-00000.safetensors",
+                  "step-1.1/rank-00001.safetensors", "step-x", "step-x/file"));
   EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1));
 }
 
@@ -433,9 +458,51 @@ TEST_F(CheckpointTest, KeepsTheNewestAndEveryKth) {
                 Each(""));
   }
   EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(3, 6, 7));
-  // One of an earlier step, as after a restart, is not removed at once.
-  EXPECT_THAT(Save(groups, 2, 2, {.keep_newest = 2}), Each(""));
-  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(2, 6, 7));
+}
+
+TEST_F(CheckpointTest, AfterGoingBackTheOnesOfHigherStepsAreTheOldest) {
+  LocalGroups groups(2);
+  for (const int64_t step : {100, 200, 300}) {
+    EXPECT_THAT(Save(groups, 2, step), Each(""));
+  }
+  // The program has gone back to 100.
+  const SaveCheckpointOptions options = {.keep_newest = 3};
+  EXPECT_THAT(Save(groups, 2, 110, options), Each(""));
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(300, 100, 110));
+  EXPECT_EQ(NewestCheckpoint(*storage_), 110);
+  EXPECT_THAT(Save(groups, 2, 120, options), Each(""));
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(100, 110, 120));
+  EXPECT_THAT(Save(groups, 2, 110, options), Each(""));
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(120, 100, 110));
+  // One that is kept for its step is kept.
+  EXPECT_THAT(Save(groups, 2, 10, {.keep_newest = 1, .keep_every = 100}),
+              Each(""));
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(100, 10));
+}
+
+TEST_F(CheckpointTest, ACheckpointIsRemoved) {
+  LocalGroups groups(2);
+  for (const int64_t step : {1, 2, 3}) {
+    EXPECT_THAT(Save(groups, 2, step), Each(""));
+  }
+  // As after a crash, before a save has removed the one that it replaces.
+  fs::copy(folder_.path() + "/step-2.2", folder_.path() + "/step-2.4",
+           fs::copy_options::recursive);
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(3, 1, 2));
+  RemoveCheckpoint(*storage_, 2);
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1, 3));
+  EXPECT_THAT(ListFiles(), Each(Not(HasSubstr("step-2"))));
+  const Status status = Thrown([&] { RemoveCheckpoint(*storage_, 2); });
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(status.message(), "there is no checkpoint of step 2");
+  // A part of one that cannot be removed is no checkpoint.
+  WatchedStorage storage(storage_, [](const StorageCall& call) {
+    return call.name == "remove" ? PermissionDeniedError("read-only")
+                                 : OkStatus();
+  });
+  EXPECT_EQ(Thrown([&] { RemoveCheckpoint(storage, 3); }).code(),
+            StatusCode::kPermissionDenied);
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1));
 }
 
 TEST_F(CheckpointTest, ARankThatIsNotInTheGroupDoesNothing) {
@@ -472,7 +539,7 @@ TEST_F(CheckpointTest, ReadsOnlyTheBlocksThatItNeeds) {
   LoadCheckpoint(storage, 1, rows.shards());
   EXPECT_EQ(rows.CountWrong(), 0);
   EXPECT_EQ(read, (std::map<std::string, size_t>{
-                      {"step-1/rank-00000.safetensors", 2 << 20}}));
+                      {"step-1.1/rank-00000.safetensors", 2 << 20}}));
   // A column reads everything, but once.
   read.clear();
   Parts column;
@@ -480,8 +547,8 @@ TEST_F(CheckpointTest, ReadsOnlyTheBlocksThatItNeeds) {
   LoadCheckpoint(storage, 1, column.shards());
   EXPECT_EQ(column.CountWrong(), 0);
   EXPECT_EQ(read, (std::map<std::string, size_t>{
-                      {"step-1/rank-00000.safetensors", 5 << 20},
-                      {"step-1/rank-00001.safetensors", 5 << 20}}));
+                      {"step-1.1/rank-00000.safetensors", 5 << 20},
+                      {"step-1.1/rank-00001.safetensors", 5 << 20}}));
   EXPECT_EQ(largest, size_t{1} << 20);
 }
 
@@ -491,7 +558,9 @@ TEST_F(CheckpointTest, WhatIsNotThereIsNotFound) {
             std::nullopt);
   Status status = Load(1);
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_THAT(status.message(), HasSubstr("step-1/checkpoint.json"));
+  EXPECT_EQ(status.message(), "there is no checkpoint of step 1");
+  EXPECT_EQ(Thrown([&] { VerifyCheckpoint(*storage_, 1); }).code(),
+            StatusCode::kNotFound);
 
   LocalGroups groups(1);
   EXPECT_THAT(Save(groups, 1, 1), Each(""));
@@ -499,7 +568,7 @@ TEST_F(CheckpointTest, WhatIsNotThereIsNotFound) {
   parts.Add("more", DataType::kFloat32, {2}).Fill(1);
   status = Thrown([&] { LoadCheckpoint(*storage_, 1, parts.shards()); });
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(status.message(), "checkpoint step-1: has no tensor \"more\"");
+  EXPECT_EQ(status.message(), "checkpoint step-1.1: has no tensor \"more\"");
   EXPECT_THAT(
       LoadCheckpoint(*storage_, 1, parts.shards(), {.strict = false}).missing,
       ElementsAre("more"));
@@ -518,18 +587,19 @@ TEST_F(CheckpointTest, AnotherShapeOrTypeIsNamed) {
     return Thrown([&] { LoadCheckpoint(*storage_, 1, parts.shards()); })
         .message();
   };
-  EXPECT_EQ(load("rows", DataType::kFloat32, {3, 10}),
-            "checkpoint step-1: tensor \"rows\" is float32[10,3] there, asked "
-            "for is float32[3,10]");
+  EXPECT_EQ(
+      load("rows", DataType::kFloat32, {3, 10}),
+      "checkpoint step-1.1: tensor \"rows\" is float32[10,3] there, asked "
+      "for is float32[3,10]");
   EXPECT_EQ(load("bias", DataType::kFloat16, {7}),
-            "checkpoint step-1: tensor \"bias\" is bfloat16[7] there, asked "
+            "checkpoint step-1.1: tensor \"bias\" is bfloat16[7] there, asked "
             "for is float16[7]");
 }
 
 TEST_F(CheckpointTest, DamagedFilesAreNamed) {
   LocalGroups groups(2);
   EXPECT_THAT(Save(groups, 2, 1), Each(""));
-  const std::string path = folder_.path() + "/step-1/rank-00001.safetensors";
+  const std::string path = folder_.path() + "/step-1.1/rank-00001.safetensors";
   const auto size = fs::file_size(path);
   const auto flip = [&](int64_t from_end) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -543,9 +613,10 @@ TEST_F(CheckpointTest, DamagedFilesAreNamed) {
     flip(from_end);
     const Status status = Load(1);
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << from_end;
-    EXPECT_THAT(status.message(),
-                HasSubstr("checkpoint step-1: file \"rank-00001.safetensors\", "
-                          "tensor \"rows\" [5:10,0:3]: damaged: the checksum"));
+    EXPECT_THAT(
+        status.message(),
+        HasSubstr("checkpoint step-1.1: file \"rank-00001.safetensors\", "
+                  "tensor \"rows\" [5:10,0:3]: damaged: the checksum"));
     flip(from_end);
   }
   EXPECT_TRUE(Load(1).ok());
@@ -553,27 +624,186 @@ TEST_F(CheckpointTest, DamagedFilesAreNamed) {
   fs::resize_file(path, size - 1);
   Status status = Load(1);
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-  EXPECT_THAT(
-      status.message(),
-      AllOf(HasSubstr("\"rank-00001.safetensors\""),
-            HasSubstr("the file has " + std::to_string(size - 1) + " bytes, " +
-                      std::to_string(size) + " were written")));
+  EXPECT_THAT(status.message(),
+              HasSubstr("file \"rank-00001.safetensors\" has " +
+                        std::to_string(size - 1) + " bytes, " +
+                        std::to_string(size) + " were written"));
 
   fs::remove(path);
   status = Load(1);
-  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("\"rank-00001.safetensors\""));
 }
 
 TEST_F(CheckpointTest, ADamagedMetadataFileIsNamed) {
   LocalGroups groups(1);
   EXPECT_THAT(Save(groups, 1, 1), Each(""));
-  const std::string path = folder_.path() + "/step-1/checkpoint.json";
+  const std::string path = folder_.path() + "/step-1.1/checkpoint.json";
   fs::resize_file(path, fs::file_size(path) / 2);
   const Status status = Load(1);
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_THAT(status.message(),
-              HasSubstr("\"step-1/checkpoint.json\" is damaged"));
+              HasSubstr("\"step-1.1/checkpoint.json\" is damaged"));
+}
+
+TEST_F(CheckpointTest, NothingUnverifiedIsWrittenIntoATensor) {
+  LocalGroups groups(1);
+  // Three blocks.
+  const auto make = [] {
+    Parts parts;
+    parts.Add("w", DataType::kUint8, {3 << 20});
+    return parts;
+  };
+  EXPECT_THAT(Save(groups, 1,
+                   [&](int) {
+                     Parts parts = make();
+                     parts.Fill();
+                     return parts;
+                   }),
+              Each(""));
+  const std::string path = folder_.path() + "/step-1.1/rank-00000.safetensors";
+  {
+    // The last byte of the second block.
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-(1 << 20) - 1, std::ios::end);
+    file.put('\0');
+  }
+  Parts parts = make();
+  EXPECT_EQ(
+      Thrown([&] { LoadCheckpoint(*storage_, 1, parts.shards()); }).code(),
+      StatusCode::kDataLoss);
+  const auto* const bytes =
+      static_cast<const uint8_t*>(parts.shards()[0].local.data());
+  EXPECT_NE(bytes[0], 0);
+  EXPECT_THAT(std::vector<uint8_t>(bytes + (1 << 20), bytes + (3 << 20)),
+              Each(0));
+}
+
+// All ranks load the newest checkpoint that none of them finds damaged.
+class LoadNewestTest : public CheckpointTest {
+ protected:
+  struct Result {
+    std::optional<LoadedCheckpoint> loaded = {};
+    size_t wrong = 0;
+  };
+
+  void SaveSteps(const std::vector<int64_t>& steps) {
+    for (const int64_t step : steps) {
+      EXPECT_THAT(groups_.OnEachRank([&](const auto& group, int rank) {
+        SaveCheckpoint(
+            *storage_, step,
+            MakeState(rank, 3, static_cast<uint64_t>(step)).shards(),
+            {.group = group, .values = {{"step", std::to_string(step)}}});
+      }),
+                  Each(""));
+    }
+  }
+  // Fills the results of the ranks that do not throw.
+  std::vector<std::string> LoadNewest(std::vector<Result>& results) {
+    results.assign(3, {});
+    return groups_.OnEachRank([&](const auto& group, int rank) {
+      Parts parts = MakeState(rank, 3, /*version=*/999);
+      Result& mine = results[static_cast<size_t>(rank)];
+      mine.loaded =
+          LoadNewestCheckpoint(*storage_, parts.shards(), {.group = group});
+      const int64_t step = mine.loaded.has_value() ? mine.loaded->step : 999;
+      mine.wrong = parts.CountWrong(static_cast<uint64_t>(step));
+    });
+  }
+  void Damage(const std::string& file) {
+    const std::string path = folder_.path() + "/" + file;
+    fs::resize_file(path, fs::file_size(path) / 2);
+  }
+
+  LocalGroups groups_{3};
+};
+
+TEST_F(LoadNewestTest, LoadsTheNewestOrNothing) {
+  std::vector<Result> results;
+  EXPECT_THAT(LoadNewest(results), Each(""));
+  for (const Result& result : results) {
+    EXPECT_FALSE(result.loaded.has_value());
+    EXPECT_EQ(result.wrong, 0);
+  }
+  SaveSteps({1, 2});
+  EXPECT_THAT(LoadNewest(results), Each(""));
+  for (const Result& result : results) {
+    ASSERT_TRUE(result.loaded.has_value());
+    EXPECT_EQ(result.loaded->step, 2);
+    EXPECT_EQ(result.loaded->values.at("step"), "2");
+    EXPECT_THAT(result.loaded->damaged, IsEmpty());
+    EXPECT_EQ(result.wrong, 0);
+  }
+}
+
+TEST_F(LoadNewestTest, GoesBackOnAllRanksIfOneFindsDamage) {
+  SaveSteps({1, 2, 3, 4});
+  // Only rank 1 reads this one's rows, and no rank this metadata.
+  Damage("step-4.4/rank-00001.safetensors");
+  fs::remove(folder_.path() + "/step-3.3/checkpoint.json");
+  std::vector<Result> results;
+  EXPECT_THAT(LoadNewest(results), Each(""));
+  for (const Result& result : results) {
+    ASSERT_TRUE(result.loaded.has_value());
+    EXPECT_EQ(result.loaded->step, 2);
+    EXPECT_THAT(result.loaded->damaged, ElementsAre(4, 3));
+    EXPECT_EQ(result.wrong, 0);
+  }
+  // The program goes on from there.
+  SaveSteps({3});
+  EXPECT_THAT(LoadNewest(results), Each(""));
+  EXPECT_EQ(results[0].loaded->step, 3);
+}
+
+TEST_F(LoadNewestTest, IfAllAreDamagedAllRanksGetTheErrorOfTheNewest) {
+  SaveSteps({1, 2});
+  Damage("step-1.1/checkpoint.json");
+  Damage("step-2.2/rank-00001.safetensors");
+  std::vector<Result> results;
+  EXPECT_THAT(LoadNewest(results),
+              Each(HasSubstr("rank 10: checkpoint step-2.2: file "
+                             "\"rank-00001.safetensors\" has")));
+}
+
+TEST_F(LoadNewestTest, AnotherErrorOfOneRankIsThrownByAll) {
+  SaveSteps({1, 2});
+  std::vector<std::vector<int>> culprits(3);
+  const auto thrown = groups_.OnEachRank([&](const auto& group, int rank) {
+    Parts parts;
+    parts.Add("rows", DataType::kFloat32, {10, rank == 2 ? 4 : 3});
+    try {
+      LoadNewestCheckpoint(*storage_, parts.shards(), {.group = group});
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
+      culprits[static_cast<size_t>(rank)] = error.culprit_ranks();
+      throw;
+    }
+  });
+  EXPECT_THAT(thrown, Each("rank 20: checkpoint step-2.2: tensor \"rows\" is "
+                           "float32[10,3] there, asked for is float32[10,4]"));
+  EXPECT_THAT(culprits, Each(ElementsAre(20)));
+  for (const char* call_name : {"list", "open", "read"}) {
+    const auto broken = [&](const StorageCall& call) -> Status {
+      if (call.name == call_name) throw std::runtime_error("broken");
+      return OkStatus();
+    };
+    WatchedStorage storage(storage_, broken);
+    EXPECT_THAT(groups_.OnEachRank([&](const auto& group, int rank) {
+      Parts parts = MakeState(rank, 3);
+      LoadNewestCheckpoint(rank == 0 ? storage : *storage_, parts.shards(),
+                           {.group = group});
+    }),
+                Each(AllOf(HasSubstr("rank 0: "), HasSubstr("broken"))));
+  }
+}
+
+TEST_F(LoadNewestTest, ARankThatIsNotInTheGroupDoesNothing) {
+  SaveSteps({1});
+  Parts parts = MakeState(0, 1, /*version=*/9);
+  EXPECT_FALSE(LoadNewestCheckpoint(*storage_, parts.shards(),
+                                    {.group = LocalGroups::NonMember()})
+                   .has_value());
+  EXPECT_EQ(parts.CountWrong(9), 0);
 }
 
 }  // namespace

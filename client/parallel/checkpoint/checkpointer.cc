@@ -48,7 +48,7 @@ class BackgroundSaves {
     }
     WaitForLast();
     auto save = std::make_shared<CheckpointSave>(
-        *storage_, step,
+        *storage_, plan_, step,
         SaveCheckpointOptions{.group = options_.group,
                               .timeout = options_.timeout,
                               .values = values,
@@ -82,6 +82,8 @@ class BackgroundSaves {
 
   const std::shared_ptr<CheckpointStorage> storage_;
   CheckpointerOptions options_;
+  // Used by one save at a time.
+  SavePlan plan_;
   size_t started_ = 0;
   base::SerialExecutor thread_;
 };

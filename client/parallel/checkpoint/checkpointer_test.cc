@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <latch>
 #include <map>
@@ -6,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "client/parallel/checkpoint/folders.h"
+#include "client/parallel/checkpoint/save.h"
 #include "client/parallel/checkpoint/test_parts.h"
 #include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
@@ -112,6 +115,61 @@ TEST_F(CheckpointerTest, ASaveFirstWaitsForTheOneBefore) {
   EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(4, 5));
   EXPECT_EQ(CountWrong(*storage_, 5, 5), 0);
   EXPECT_EQ(LoadCheckpoint(*storage_, 4, {}).values.at("step"), "4");
+}
+
+TEST_F(CheckpointerTest, ASaveOfTheSameShardsIsNotPlannedAgain) {
+  std::vector<internal::SavePlan> plans(2);
+  // Returns the rank that writes "b", which both have: its file is larger.
+  const auto save = [&](int64_t step, bool has_more) {
+    EXPECT_THAT(own_.OnEachRank([&](const auto& group, int rank) {
+      const auto version = static_cast<uint64_t>(step);
+      Parts state = MakeState(rank, version);
+      if (has_more && rank == 1) {
+        state.Add("scalar", DataType::kUint8, {}).Fill(version);
+      }
+      internal::CheckpointSave save(*storage_, plans[rank], step,
+                                    {.group = group});
+      save.Agree(state.shards());
+      save.Write();
+    }),
+                Each(""));
+    EXPECT_EQ(CountWrong(*storage_, step, static_cast<uint64_t>(step)), 0);
+    const auto bytes = [&](int rank) {
+      return std::filesystem::file_size(
+          folder_.path() + "/step-" + std::to_string(step) + "." +
+          std::to_string(step) + "/" + internal::MakeFileName(rank));
+    };
+    return bytes(0) > bytes(1) ? 0 : 1;
+  };
+  EXPECT_EQ(save(1, false), 0);
+  ASSERT_THAT(plans[0].writes, ElementsAre(ElementsAre(0, 1), ElementsAre(0)));
+  // A plan that nobody would make.
+  plans[0].writes = {{0}, {0, 1}};
+  EXPECT_EQ(save(2, false), 1);
+  EXPECT_EQ(save(3, true), 0);
+  EXPECT_EQ(save(4, true), 0);
+  EXPECT_EQ(save(5, false), 0);
+}
+
+TEST_F(CheckpointerTest, ShardsMayChangeFromSaveToSaveAlsoAfterABadOne) {
+  EXPECT_THAT(
+      OnEachRank(Nothing,
+                 [&](Checkpointer& checkpointer, int rank) {
+                   checkpointer.SaveAsync(1, MakeState(rank, 1).shards());
+                   // The other one's rows.
+                   checkpointer.SaveAsync(2, MakeState(1 - rank, 2).shards());
+                   // Rank 1 has rank 0's, too.
+                   const int bad = 0;
+                   EXPECT_THROW(
+                       checkpointer.SaveAsync(3, MakeState(bad, 3).shards()),
+                       DistError);
+                   checkpointer.SaveAsync(4, MakeState(1 - rank, 4).shards());
+                 }),
+      Each(""));
+  EXPECT_THAT(ListCheckpoints(*storage_), ElementsAre(1, 2, 4));
+  for (const int64_t step : {1, 2, 4}) {
+    EXPECT_EQ(CountWrong(*storage_, step, static_cast<uint64_t>(step)), 0);
+  }
 }
 
 TEST_F(CheckpointerTest, TheDestructorWaitsForTheLast) {

@@ -4,18 +4,16 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <memory>
-#include <random>
+#include <new>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "base/text.h"
 #include "client/parallel/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
@@ -29,8 +27,8 @@ using nlohmann::json;
 // The version of checkpoint.json that is written. Older ones are read.
 constexpr int64_t kVersion = 1;
 
-constexpr absl::string_view kFolderPrefix = "step-";
-constexpr absl::string_view kTemporary = ".tmp-";
+// checkpoint.json is nested less deep.
+constexpr int kDepthMax = 16;
 constexpr size_t kHexDigits = 8;
 
 std::span<const std::byte> AsBytes(const std::string& text) {
@@ -43,66 +41,178 @@ json ToJson(const StoredShard& shard) {
           {"lengths", shard.box.lengths}, {"crc32", ToHex(shard.checksums)}};
 }
 
-// The functions that read JSON throw std::exception.
-StoredShard ShardFromJson(const json& object) {
-  return {.file = object.at("file"),
-          .key = object.at("key"),
-          .offset = object.at("offset"),
-          .box = {object.at("offsets"), object.at("lengths")},
-          .checksums = FromHex(object.at("crc32"))};
+// A value in checkpoint.json that knows where it is. The methods throw
+// std::exception if the value is not as it must be.
+class Field {
+ public:
+  Field(const json& value, std::string name)
+      : value_(value), name_(std::move(name)) {}
+  // A field refers to those above it.
+  Field(const Field&) = delete;
+  Field& operator=(const Field&) = delete;
+
+  Field operator[](const char* key) const {
+    const auto member = Object().find(key);
+    if (member == value_.end()) Fail(absl::StrCat("lacks ", key));
+    return {*member, key, this};
+  }
+  // Calls `visit` with each member of an object and its key.
+  template <typename Visit>
+  void ForEachMember(const Visit& visit) const {
+    for (const auto& [key, member] : Object().items()) {
+      visit(key, Field(member, base::Quote(key), this));
+    }
+  }
+  // Calls `visit` with each element of an array.
+  template <typename Visit>
+  void ForEachElement(const Visit& visit) const {
+    if (!value_.is_array()) FailValue();
+    for (size_t i = 0; i < value_.size(); ++i) {
+      visit(Field(value_[i], absl::StrCat(i), this));
+    }
+  }
+  int64_t Integer(int64_t least,
+                  int64_t most = std::numeric_limits<int64_t>::max()) const {
+    const bool fits =
+        value_.is_number_unsigned()
+            ? value_.get<uint64_t>() <=
+                  static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
+            : value_.is_number_integer();
+    if (!fits) FailValue();
+    const auto integer = value_.get<int64_t>();
+    if (integer < least || integer > most) FailValue();
+    return integer;
+  }
+  std::vector<int64_t> Integers() const {
+    std::vector<int64_t> integers;
+    ForEachElement([&](const Field& one) {
+      integers.push_back(one.Integer(/*least=*/0));
+    });
+    return integers;
+  }
+  const std::string& Text() const {
+    if (!value_.is_string()) FailValue();
+    return value_.get_ref<const std::string&>();
+  }
+
+  [[noreturn]] void FailValue() const {
+    constexpr size_t kBytesMax = 64;
+    Fail(absl::StrCat("is ",
+                      base::Printable(value_.dump().substr(0, kBytesMax))));
+  }
+  [[noreturn]] void Fail(const std::string& text) const {
+    std::string path = name_;
+    // Without the name of the whole.
+    for (const Field* field = above_;
+         field != nullptr && field->above_ != nullptr; field = field->above_) {
+      path = absl::StrCat(field->name_, ".", path);
+    }
+    throw std::runtime_error(absl::StrCat(path, " ", text));
+  }
+
+ private:
+  Field(const json& value, std::string name, const Field* above)
+      : value_(value), name_(std::move(name)), above_(above) {}
+
+  const json& Object() const {
+    if (!value_.is_object()) FailValue();
+    return value_;
+  }
+
+  const json& value_;
+  const std::string name_;
+  const Field* const above_ = nullptr;
+};
+
+StoredShard ReadShard(const Field& field, const std::string& name,
+                      const StoredTensor& tensor,
+                      const std::vector<StoredFile>& files) {
+  StoredShard shard = {
+      .box = {field["offsets"].Integers(), field["lengths"].Integers()}};
+  const int64_t elements =
+      IsInside(shard.box, tensor.shape) ? ComputeVolume(shard.box.lengths) : 0;
+  if (elements == 0) {
+    field.Fail(absl::StrCat("is no part of ",
+                            DescribeTensor(tensor.type, tensor.shape)));
+  }
+  const int64_t bytes =
+      elements * static_cast<int64_t>(dataplane::DataTypeBytes(tensor.type));
+  shard.file = static_cast<size_t>(
+      field["file"].Integer(0, static_cast<int64_t>(files.size()) - 1));
+  shard.offset = field["offset"].Integer(0, files[shard.file].bytes - bytes);
+  shard.key = field["key"].Text();
+  if (shard.key != MakeKey(name, tensor.shape, shard.box)) {
+    field["key"].FailValue();
+  }
+  auto checksums = FromHex(field["crc32"].Text());
+  if (!checksums.has_value() || static_cast<int64_t>(checksums->size()) !=
+                                    (bytes + kBlockBytes - 1) / kBlockBytes) {
+    field["crc32"].FailValue();
+  }
+  shard.checksums = *std::move(checksums);
+  return shard;
 }
 
-StoredTensor TensorFromJson(const json& object, size_t files) {
+StoredTensor ReadTensor(const Field& field, const std::string& name,
+                        const std::vector<StoredFile>& files) {
   StoredTensor tensor;
-  const std::string dtype = object.at("dtype");
-  const std::optional<DataType> type = FromSafetensorsType(dtype);
-  if (!type.has_value()) throw std::out_of_range("dtype " + dtype);
+  const std::optional<DataType> type =
+      FromSafetensorsType(field["dtype"].Text());
+  if (!type.has_value()) field["dtype"].FailValue();
   tensor.type = *type;
-  object.at("shape").get_to(tensor.shape);
-  for (const auto& one : object.at("shards")) {
-    StoredShard shard = ShardFromJson(one);
-    if (shard.file >= files ||
-        shard.box.offsets.size() != tensor.shape.size() ||
-        shard.box.lengths.size() != tensor.shape.size()) {
-      throw std::out_of_range("shard " + shard.key);
-    }
-    tensor.shards.push_back(std::move(shard));
+  tensor.shape = field["shape"].Integers();
+  if (!IsPossible(tensor.shape, dataplane::DataTypeBytes(tensor.type))) {
+    field["shape"].FailValue();
+  }
+  std::vector<Box> boxes;
+  int64_t covered = 0;
+  field["shards"].ForEachElement([&](const Field& one) {
+    tensor.shards.push_back(ReadShard(one, name, tensor, files));
+    boxes.push_back(tensor.shards.back().box);
+  });
+  if (const auto overlap = FindOverlap(boxes)) {
+    field["shards"].Fail(
+        absl::StrCat("overlap: ", ToText(boxes[overlap->first]), " and ",
+                     ToText(boxes[overlap->second])));
+  }
+  for (const Box& box : boxes) covered += ComputeVolume(box.lengths);
+  if (covered != ComputeVolume(tensor.shape)) {
+    field["shards"].Fail(
+        absl::StrCat("have ", covered, " elements of ",
+                     DescribeTensor(tensor.type, tensor.shape)));
   }
   return tensor;
 }
 
-Manifest ManifestFromJson(const json& object) {
-  if (object.at("block_bytes") != kBlockBytes) {
-    throw std::out_of_range("block_bytes");
-  }
-  Manifest manifest = {.step = object.at("step"),
-                       .world_size = object.at("world_size"),
-                       .values = object.at("values")};
-  for (const auto& file : object.at("files")) {
-    manifest.files.push_back({file.at("name"), file.at("bytes")});
+Manifest ReadManifest(const Field& field) {
+  field["block_bytes"].Integer(kBlockBytes, kBlockBytes);
+  Manifest manifest = {
+      .step = field["step"].Integer(0),
+      .world_size = static_cast<int>(
+          field["world_size"].Integer(1, std::numeric_limits<int>::max()))};
+  field["values"].ForEachMember([&](const std::string& name, const Field& one) {
+    manifest.values[name] = one.Text();
+  });
+  std::set<std::string> names;
+  field["files"].ForEachElement([&](const Field& one) {
+    const std::string& name = one["name"].Text();
     // It must lie in the checkpoint's folder.
-    const std::string& name = manifest.files.back().name;
-    if (absl::StrContains(name, '/')) throw std::out_of_range("file " + name);
-  }
-  for (const auto& [name, tensor] : object.at("tensors").items()) {
-    manifest.tensors[name] = TensorFromJson(tensor, manifest.files.size());
-  }
+    if (name.empty() || name == "." || name == ".." ||
+        name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos || !names.insert(name).second) {
+      one["name"].FailValue();
+    }
+    manifest.files.push_back({name, one["bytes"].Integer(0)});
+  });
+  field["tensors"].ForEachMember(
+      [&](const std::string& name, const Field& one) {
+        manifest.tensors[name] = ReadTensor(one, name, manifest.files);
+      });
   return manifest;
 }
 
 std::string MakeChecksum(const json& body) {
   return ToHex({ComputeChecksum(AsBytes(body.dump()))});
-}
-
-// Returns nullopt for folders that are no checkpoint.
-std::optional<int64_t> ParseFolderName(absl::string_view folder) {
-  int64_t step = 0;
-  absl::string_view number = folder;
-  if (!absl::ConsumePrefix(&number, kFolderPrefix) ||
-      !absl::SimpleAtoi(number, &step) || MakeFolderName(step) != folder) {
-    return std::nullopt;
-  }
-  return step;
 }
 
 }  // namespace
@@ -132,11 +242,15 @@ std::string ToHex(const std::vector<uint32_t>& checksums) {
   return text;
 }
 
-std::vector<uint32_t> FromHex(const std::string& text) {
+std::optional<std::vector<uint32_t>> FromHex(absl::string_view text) {
+  if (text.size() % kHexDigits != 0 ||
+      !std::all_of(text.begin(), text.end(), absl::ascii_isxdigit)) {
+    return std::nullopt;
+  }
   std::vector<uint32_t> checksums;
-  for (size_t at = 0; at < text.size(); at += kHexDigits) {
+  for (; !text.empty(); text.remove_prefix(kHexDigits)) {
     checksums.push_back(static_cast<uint32_t>(
-        std::stoul(text.substr(at, kHexDigits), nullptr, 16)));
+        std::stoul(std::string(text.substr(0, kHexDigits)), nullptr, 16)));
   }
   return checksums;
 }
@@ -166,74 +280,63 @@ std::string ToJson(const Manifest& manifest) {
 
 StatusOr<Manifest> ParseManifest(const std::string& text) {
   try {
-    const json whole = json::parse(text);
-    const int64_t version = whole.at("version");
+    // Deeper ones would take the stack of the functions that walk through it.
+    const auto limit = [](int depth, json::parse_event_t, json&) {
+      if (depth > kDepthMax) throw std::runtime_error("it is nested too deep");
+      return true;
+    };
+    const json whole = json::parse(text, limit);
+    const Field field(whole, "it");
+    const int64_t version = field["version"].Integer(1);
     if (version > kVersion) {
       return UnimplementedError(absl::StrCat(
           "has version ", version,
           ", which a newer muster has written; this one reads ", kVersion));
     }
-    if (version < 1) throw std::out_of_range("version");
+    const std::string& checksum = field["crc32"].Text();
+    const Field body = field["checkpoint"];
     // The same text as was written: keys are in order, and there are no
     // fractions.
-    const json& body = whole.at("checkpoint");
-    if (whole.at("crc32") != MakeChecksum(body)) {
+    if (checksum != MakeChecksum(whole.at("checkpoint"))) {
       return DataLossError("is damaged: its checksum differs");
     }
-    return ManifestFromJson(body);
+    return ReadManifest(body);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhaustedError(
+        absl::StrCat("has ", text.size(), " bytes: no memory to read it"));
   } catch (const std::exception& error) {
     return DataLossError(absl::StrCat("is damaged: ", error.what()));
   }
 }
 
-StatusOr<Manifest> ReadManifest(CheckpointStorage& storage, int64_t step) {
+StatusOr<Manifest> ReadManifest(CheckpointStorage& storage,
+                                const CheckpointFolder& folder) {
   const std::string path =
-      absl::StrCat(MakeFolderName(step), "/", kManifestName);
+      absl::StrCat(MakeFolderName(folder), "/", kManifestName);
   StatusOr<std::unique_ptr<CheckpointReader>> reader = storage.Open(path);
+  if (reader.status().code() == StatusCode::kNotFound) {
+    return DataLossError(reader.status().message());
+  }
   if (!reader.ok()) return reader.status();
-  std::string text(static_cast<size_t>((*reader)->size()), '\0');
+  const int64_t size = (*reader)->size();
+  std::string text;
+  try {
+    text.resize(static_cast<size_t>(size));
+  } catch (const std::exception&) {
+    return ResourceExhaustedError(absl::StrCat(base::Quote(path), " has ", size,
+                                               " bytes: no memory to read it"));
+  }
   Status read = (*reader)->Read(0, std::as_writable_bytes(std::span(text)));
   if (!read.ok()) return read;
   StatusOr<Manifest> manifest = ParseManifest(text);
+  if (manifest.ok() && manifest->step != folder.step) {
+    manifest =
+        DataLossError(absl::StrCat("is damaged: its step is ", manifest->step));
+  }
   if (manifest.ok()) return manifest;
   return Status(
       manifest.status().code(),
       absl::StrCat(base::Quote(path), " ", manifest.status().message()));
-}
-
-std::string MakeFolderName(int64_t step) {
-  return absl::StrCat(kFolderPrefix, step);
-}
-
-StatusOr<std::vector<int64_t>> FindSteps(CheckpointStorage& storage) {
-  const StatusOr<std::vector<std::string>> folders = storage.ListFolders();
-  if (!folders.ok()) return folders.status();
-  std::vector<int64_t> steps;
-  for (const std::string& folder : *folders) {
-    if (const auto step = ParseFolderName(folder)) steps.push_back(*step);
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
-}
-
-std::string MakeTemporaryName(int64_t step) {
-  std::random_device random;
-  return absl::StrCat(MakeFolderName(step), kTemporary,
-                      absl::Hex(random(), absl::kZeroPad8),
-                      absl::Hex(random(), absl::kZeroPad8));
-}
-
-bool IsTemporaryName(absl::string_view folder) {
-  const size_t at = folder.find(kTemporary);
-  if (at == absl::string_view::npos) return false;
-  const absl::string_view random = folder.substr(at + kTemporary.size());
-  return ParseFolderName(folder.substr(0, at)).has_value() &&
-         random.size() == 16 &&
-         std::all_of(random.begin(), random.end(), absl::ascii_isxdigit);
-}
-
-std::string MakeFileName(int rank) {
-  return absl::StrFormat("rank-%05d.safetensors", rank);
 }
 
 }  // namespace muster::internal

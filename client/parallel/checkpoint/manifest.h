@@ -1,5 +1,4 @@
-// checkpoint.json, which says where each part of a checkpoint lies, and the
-// names of a checkpoint's folders and files.
+// checkpoint.json, which says where each part of a checkpoint lies.
 
 #ifndef MUSTER_CLIENT_PARALLEL_CHECKPOINT_MANIFEST_H_
 #define MUSTER_CLIENT_PARALLEL_CHECKPOINT_MANIFEST_H_
@@ -14,6 +13,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/parallel/checkpoint/box.h"
+#include "client/parallel/checkpoint/folders.h"
 #include "muster/base/status.h"
 #include "muster/checkpoint_storage.h"
 #include "muster/dataplane/tensor.h"
@@ -69,32 +69,23 @@ std::string MakeKey(absl::string_view name, std::span<const int64_t> shape,
 
 // Eight hexadecimal digits for each checksum, as they are stored and sent.
 std::string ToHex(const std::vector<uint32_t>& checksums);
-// Throws std::exception if there are other characters.
-std::vector<uint32_t> FromHex(const std::string& text);
+// Nullopt if the text is anything else.
+std::optional<std::vector<uint32_t>> FromHex(absl::string_view text);
 
 std::string ToJson(const Manifest& manifest);
 
-// Errors: kDataLoss, kUnimplemented (a newer version); the texts lack the path.
+// Also checks what it says: the parts of each tensor are boxes of it that cover
+// it without overlap, and lie in the files.
+// Errors: kDataLoss (the text names the field and its value), kUnimplemented (a
+//   newer version); the texts lack the path.
 StatusOr<Manifest> ParseManifest(const std::string& text);
 
-// Errors: kNotFound (there is no such checkpoint), those of ParseManifest and
-// of the storage.
-StatusOr<Manifest> ReadManifest(CheckpointStorage& storage, int64_t step);
+// Errors: kDataLoss (also if there is no such file), kResourceExhausted, those
+//   of ParseManifest and of the storage.
+StatusOr<Manifest> ReadManifest(CheckpointStorage& storage,
+                                const CheckpointFolder& folder);
 
 inline constexpr char kManifestName[] = "checkpoint.json";
-
-// "step-100".
-std::string MakeFolderName(int64_t step);
-// The steps of all checkpoints, ascending.
-StatusOr<std::vector<int64_t>> FindSteps(CheckpointStorage& storage);
-
-// A name that no other save uses, for a folder that is being written or
-// removed: "step-100.tmp-5af1...".
-std::string MakeTemporaryName(int64_t step);
-bool IsTemporaryName(absl::string_view folder);
-
-// "rank-00003.safetensors".
-std::string MakeFileName(int rank);
 
 }  // namespace muster::internal
 

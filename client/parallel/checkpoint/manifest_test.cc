@@ -1,6 +1,9 @@
 #include "client/parallel/checkpoint/manifest.h"
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,7 +25,12 @@ Manifest MakeManifest() {
                                        .key = "w[0:4,0:4]",
                                        .offset = 64,
                                        .box = {{0, 0}, {4, 4}},
-                                       .checksums = {0x0000ABCD, 0xFFFFFFFF}}}};
+                                       .checksums = {0x0000ABCD}},
+                                      {.file = 0,
+                                       .key = "w[0:4,4:8]",
+                                       .offset = 96,
+                                       .box = {{0, 4}, {4, 4}},
+                                       .checksums = {0xFFFFFFFF}}}};
   return manifest;
 }
 
@@ -38,8 +46,7 @@ TEST(ManifestTest, IsReadAsItWasWritten) {
   EXPECT_EQ(tensor.shards.at(0).key, "w[0:4,0:4]");
   EXPECT_EQ(tensor.shards.at(0).offset, 64);
   EXPECT_EQ(tensor.shards.at(0).box, (Box{{0, 0}, {4, 4}}));
-  EXPECT_EQ(tensor.shards.at(0).checksums,
-            (std::vector<uint32_t>{0x0000ABCD, 0xFFFFFFFF}));
+  EXPECT_EQ(tensor.shards.at(0).checksums, (std::vector<uint32_t>{0x0000ABCD}));
 }
 
 TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsAnError) {
@@ -64,18 +71,75 @@ TEST(ManifestTest, ANewerVersionIsNamed) {
   EXPECT_THAT(status.message(), HasSubstr("has version 2"));
 }
 
+TEST(ManifestTest, WhatContradictsItselfIsNamed) {
+  struct Case {
+    std::string text;
+    std::function<void(Manifest&)> change;
+  };
+  const auto part = [](Manifest& manifest) -> StoredShard& {
+    return manifest.tensors.at("w").shards[1];
+  };
+  const std::vector<Case> cases = {
+      {"step is -1", [](Manifest& m) { m.step = -1; }},
+      {"world_size is 0", [](Manifest& m) { m.world_size = 0; }},
+      {"files.0.name is \"../x\"",
+       [](Manifest& m) { m.files[0].name = "../x"; }},
+      {"files.1.name is \"rank-00001.safetensors\"",
+       [](Manifest& m) { m.files.push_back(m.files[0]); }},
+      {"files.0.bytes is -5", [](Manifest& m) { m.files[0].bytes = -5; }},
+      {"tensors.\"w\".shape.0 is -4",
+       [](Manifest& m) { m.tensors.at("w").shape[0] = -4; }},
+      {"tensors.\"w\".shape is [4611686018427387904,8]",
+       [](Manifest& m) { m.tensors.at("w").shape[0] = int64_t{1} << 62; }},
+      {"tensors.\"w\".shards have 32 elements of bfloat16[5,8]",
+       [](Manifest& m) { m.tensors.at("w").shape[0] = 5; }},
+      {"tensors.\"w\".shards have 16 elements of bfloat16[4,8]",
+       [](Manifest& m) { m.tensors.at("w").shards.pop_back(); }},
+      {"tensors.\"w\".shards overlap: [0:4,0:4] and [0:4,3:7]",
+       [&](Manifest& m) {
+         part(m).box.offsets[1] = 3;
+         part(m).key = "w[0:4,3:7]";
+       }},
+      {"tensors.\"w\".shards.1 is no part of bfloat16[4,8]",
+       [&](Manifest& m) { part(m).box.offsets[1] = 5; }},
+      {"tensors.\"w\".shards.1 is no part of bfloat16[4,8]",
+       [&](Manifest& m) { part(m).box.lengths[1] = 0; }},
+      {"tensors.\"w\".shards.1 is no part of bfloat16[4,8]",
+       [&](Manifest& m) { part(m).box.lengths.push_back(1); }},
+      {"tensors.\"w\".shards.1.file is 1",
+       [&](Manifest& m) { part(m).file = 1; }},
+      {"tensors.\"w\".shards.1.offset is 969",
+       [&](Manifest& m) { part(m).offset = 1000 - 2 * 16 + 1; }},
+      {"tensors.\"w\".shards.1.key is \"v\"",
+       [&](Manifest& m) { part(m).key = "v"; }},
+      {"tensors.\"w\".shards.1.crc32 is \"\"",
+       [&](Manifest& m) { part(m).checksums.clear(); }},
+  };
+  for (const Case& one : cases) {
+    Manifest manifest = MakeManifest();
+    one.change(manifest);
+    const Status status = ParseManifest(ToJson(manifest)).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_EQ(status.message(), "is damaged: checkpoint." + one.text);
+  }
+}
+
+TEST(ManifestTest, NestingDoesNotTakeTheStack) {
+  std::string text = ToJson(MakeManifest());
+  const std::string values = "\"values\":{\"epoch\":\"3\"}";
+  const size_t at = text.find(values);
+  ASSERT_NE(at, std::string::npos);
+  constexpr size_t kDepth = 1000000;
+  text.replace(
+      at, values.size(),
+      "\"values\":" + std::string(kDepth, '[') + std::string(kDepth, ']'));
+  EXPECT_THAT(ParseManifest(text).status().message(),
+              HasSubstr("nested too deep"));
+}
+
 TEST(ManifestTest, APartHasItsRangesInTheKey) {
   EXPECT_EQ(MakeKey("w", std::vector<int64_t>{4}, {{0}, {4}}), "w");
   EXPECT_EQ(MakeKey("w", std::vector<int64_t>{4}, {{1}, {3}}), "w[1:4]");
-}
-
-TEST(ManifestTest, ATemporaryNameIsNoCheckpoint) {
-  EXPECT_EQ(MakeFolderName(100), "step-100");
-  EXPECT_FALSE(IsTemporaryName("step-100"));
-  EXPECT_TRUE(IsTemporaryName(MakeTemporaryName(100)));
-  EXPECT_NE(MakeTemporaryName(100), MakeTemporaryName(100));
-  EXPECT_FALSE(IsTemporaryName("notes.tmp-0123456789abcdef"));
-  EXPECT_FALSE(IsTemporaryName("step-100.tmp-backup"));
 }
 
 }  // namespace

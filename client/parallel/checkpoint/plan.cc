@@ -1,7 +1,6 @@
 #include "client/parallel/checkpoint/plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -12,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/text.h"
 #include "client/parallel/checkpoint/manifest.h"
+#include "client/parallel/checkpoint/messages.h"
 #include "client/parallel/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
 
@@ -25,17 +25,6 @@ using nlohmann::json;
 // Errors name at most this many boxes.
 constexpr size_t kBoxesInTextMax = 8;
 
-// Whether a tensor of this shape has no more bytes than fit into 63 bits.
-bool IsPossible(const std::vector<int64_t>& shape, DataType type) {
-  int64_t left = std::numeric_limits<int64_t>::max() /
-                 static_cast<int64_t>(DataTypeBytes(type));
-  for (const int64_t length : shape) {
-    if (length < 0) return false;
-    if (length > 0) left /= length;
-  }
-  return left > 0;
-}
-
 Status CheckBox(const ShardDescription& shard) {
   const size_t dimensions = shard.shape.size();
   if (shard.box.offsets.size() != dimensions ||
@@ -44,7 +33,7 @@ Status CheckBox(const ShardDescription& shard) {
         "global_shape has ", dimensions, " dimensions, offsets have ",
         shard.box.offsets.size(), ", local has ", shard.box.lengths.size()));
   }
-  if (!IsPossible(shard.shape, shard.type)) {
+  if (!IsPossible(shard.shape, DataTypeBytes(shard.type))) {
     return InvalidArgumentError(absl::StrCat("global_shape is [",
                                              absl::StrJoin(shard.shape, ","),
                                              "], which no tensor can have"));
@@ -87,8 +76,8 @@ Status CheckAgreed(const std::vector<RankDescription>& ranks) {
 StatusOr<Tensors> CollectTensors(const std::vector<RankDescription>& ranks) {
   Tensors tensors;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    for (size_t i = 0; i < ranks[r].shards.size(); ++i) {
-      const ShardDescription& shard = ranks[r].shards[i];
+    for (size_t i = 0; i < ranks[r].shards->size(); ++i) {
+      const ShardDescription& shard = (*ranks[r].shards)[i];
       HeldTensor& tensor = tensors[shard.name];
       if (tensor.first == nullptr) {
         tensor.first = &shard;
@@ -258,18 +247,21 @@ StatusOr<std::vector<ShardDescription>> DescribeShards(
 }
 
 std::string ToBytes(const RankDescription& description) {
-  json shards = json::array();
-  for (const ShardDescription& shard : description.shards) {
-    shards.push_back(
-        json::array({shard.name, static_cast<int>(shard.type), shard.shape,
-                     shard.box.offsets, shard.box.lengths}));
+  json shards;
+  if (description.shards.has_value()) {
+    shards = json::array();
+    for (const ShardDescription& shard : *description.shards) {
+      shards.push_back(
+          json::array({shard.name, static_cast<int>(shard.type), shard.shape,
+                       shard.box.offsets, shard.box.lengths}));
+    }
   }
   const json whole = {{"rank", description.rank},
                       {"code", static_cast<int>(description.fault.code())},
                       {"message", description.fault.message()},
                       {"agreed", description.agreed},
                       {"shards", std::move(shards)}};
-  return whole.dump(-1, ' ', false, json::error_handler_t::replace);
+  return ToBytes(whole);
 }
 
 StatusOr<RankDescription> ParseRankDescription(const std::string& bytes) {
@@ -280,8 +272,11 @@ StatusOr<RankDescription> ParseRankDescription(const std::string& bytes) {
         .fault = Status(static_cast<StatusCode>(whole.at("code").get<int>()),
                         whole.at("message"))};
     whole.at("agreed").get_to(description.agreed);
-    for (const auto& shard : whole.at("shards")) {
-      description.shards.push_back(
+    const json& shards = whole.at("shards");
+    if (shards.is_null()) return description;
+    description.shards.emplace();
+    for (const auto& shard : shards) {
+      description.shards->push_back(
           {.name = shard.at(0),
            .type = static_cast<DataType>(shard.at(1).get<int>()),
            .shape = shard.at(2),
@@ -293,14 +288,17 @@ StatusOr<RankDescription> ParseRankDescription(const std::string& bytes) {
   }
 }
 
-StatusOr<std::vector<std::vector<size_t>>> PlanSave(
-    const std::vector<RankDescription>& ranks) {
+Status CheckRanks(const std::vector<RankDescription>& ranks) {
   for (const RankDescription& rank : ranks) {
     if (rank.fault.ok()) continue;
     return Status(rank.fault.code(),
                   absl::StrCat("rank ", rank.rank, ": ", rank.fault.message()));
   }
-  if (Status agreed = CheckAgreed(ranks); !agreed.ok()) return agreed;
+  return CheckAgreed(ranks);
+}
+
+StatusOr<std::vector<std::vector<size_t>>> PlanSave(
+    const std::vector<RankDescription>& ranks) {
   const StatusOr<Tensors> tensors = CollectTensors(ranks);
   if (!tensors.ok()) return tensors.status();
   for (const auto& [name, tensor] : *tensors) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,9 @@ struct ShardDescription {
   dataplane::DataType type = dataplane::DataType::kFloat32;
   std::vector<int64_t> shape = {};
   Box box = {};
+
+  friend bool operator==(const ShardDescription&,
+                         const ShardDescription&) = default;
 };
 
 // Errors: kInvalidArgument, kUnimplemented.
@@ -43,16 +47,19 @@ struct RankDescription {
   Status fault = {};
   // Parameters that are the same on all ranks, with their names.
   std::vector<std::pair<std::string, int64_t>> agreed = {};
-  std::vector<ShardDescription> shards = {};
+  // Nullopt in a message: as in the save before.
+  std::optional<std::vector<ShardDescription>> shards = {};
 };
 
 std::string ToBytes(const RankDescription& description);
 // Errors: kInternal.
 StatusOr<RankDescription> ParseRankDescription(const std::string& bytes);
 
+// Errors: the fault of a rank; kInvalidArgument if the ranks disagree.
+Status CheckRanks(const std::vector<RankDescription>& ranks);
+
 // Returns for each rank the indices of those of its shards that it writes.
-// Errors: the fault of a rank; kInvalidArgument if the ranks disagree, or if
-//   boxes overlap in part or leave gaps.
+// Errors: kInvalidArgument if boxes overlap in part or leave gaps.
 StatusOr<std::vector<std::vector<size_t>>> PlanSave(
     const std::vector<RankDescription>& ranks);
 

@@ -37,7 +37,8 @@ def main():
     program = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([program, folder, "-1"], check=True)
-        step = os.path.join(folder, "step-3")
+        # The fourth save.
+        step = os.path.join(folder, "step-3.4")
         assert sorted(os.listdir(step)) == [
             "checkpoint.json", "rank-00000.safetensors", "rank-00001.safetensors",
         ], os.listdir(step)

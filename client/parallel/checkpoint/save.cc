@@ -11,6 +11,8 @@
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
+#include "client/parallel/checkpoint/folders.h"
+#include "client/parallel/checkpoint/messages.h"
 #include "client/parallel/checkpoint/safetensors.h"
 #include "glog/logging.h"
 #include "muster/distributed.h"
@@ -21,20 +23,6 @@ namespace muster::internal {
 namespace {
 
 using nlohmann::json;
-
-std::string ToBytes(const json& object) {
-  return object.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-json ToJson(const Status& status) {
-  return {{"code", static_cast<int>(status.code())},
-          {"message", status.message()}};
-}
-
-Status StatusFromJson(const json& object) {
-  return {static_cast<StatusCode>(object.at("code").get<int>()),
-          object.at("message")};
-}
 
 // A file that is written block by block, each with its checksum.
 class BlockWriter {
@@ -63,9 +51,12 @@ class BlockWriter {
 
 }  // namespace
 
-CheckpointSave::CheckpointSave(CheckpointStorage& storage, int64_t step,
-                               SaveCheckpointOptions options)
-    : storage_(storage), step_(step), options_(std::move(options)) {}
+CheckpointSave::CheckpointSave(CheckpointStorage& storage, SavePlan& plan,
+                               int64_t step, SaveCheckpointOptions options)
+    : storage_(storage),
+      step_(step),
+      options_(std::move(options)),
+      plan_(plan) {}
 
 ObjectSourceOptions CheckpointSave::FromFirst() const {
   return {.group = options_.group, .timeout = options_.timeout, .group_src = 0};
@@ -81,16 +72,10 @@ std::vector<std::string> CheckpointSave::GatherAtFirst(
 }
 
 void CheckpointSave::ThrowIfFailed(const Verdict& verdict) const {
-  if (verdict.status.ok()) return;
-  Culprits culprits;
-  for (const int rank : verdict.culprits) {
-    culprits.members.push_back({.rank = rank});
-  }
-  Throw(ErrorSource::kControl,
-        WithCulprits(Status(verdict.status.code(),
-                            absl::StrCat("checkpoint of step ", step_, ": ",
-                                         verdict.status.message())),
-                     culprits));
+  ThrowWithCulprits(Status(verdict.status.code(),
+                           absl::StrCat("checkpoint of step ", step_, ": ",
+                                        verdict.status.message())),
+                    verdict.culprits);
 }
 
 void CheckpointSave::Agree(const std::vector<CheckpointShard>& state) {
@@ -110,12 +95,11 @@ void CheckpointSave::Agree(const std::vector<CheckpointShard>& state) {
     mine.fault.Update(InvalidArgumentError(
         absl::StrCat("value ", base::Quote(name), " is not UTF-8")));
   }
-  StatusOr<std::vector<ShardDescription>> shards = DescribeShards(state);
-  if (shards.ok()) {
-    mine.shards = *std::move(shards);
-  } else {
-    mine.fault.Update(shards.status());
-  }
+  const StatusOr<std::vector<ShardDescription>> shards = DescribeShards(state);
+  mine.fault.Update(shards.status());
+  // After a failure all ranks tell their shards again.
+  const auto before = std::exchange(plan_.mine, std::nullopt);
+  if (shards.ok() && before != *shards) mine.shards = *shards;
   const std::vector<std::string> all = GatherAtFirst(internal::ToBytes(mine));
   std::vector<std::string> answer(1);
   ScatterObjectList(answer, IsFirst() ? MakeAnswers(all) : answer, std::nullopt,
@@ -128,33 +112,40 @@ void CheckpointSave::Agree(const std::vector<CheckpointShard>& state) {
     pieces_.push_back(
         {index,
          {static_cast<const std::byte*>(local.data()), local.bytes()},
-         std::move(mine.shards[index])});
+         (*shards)[index]});
   }
+  plan_.mine = *shards;
 }
 
 std::vector<std::string> CheckpointSave::MakeAnswers(
     const std::vector<std::string>& all) {
   Status status;
-  for (const std::string& bytes : all) {
-    StatusOr<RankDescription> rank = ParseRankDescription(bytes);
-    if (rank.ok()) {
-      ranks_.push_back(*std::move(rank));
+  plan_.ranks.resize(all.size());
+  bool is_new = false;
+  for (size_t r = 0; r < all.size(); ++r) {
+    StatusOr<RankDescription> rank = ParseRankDescription(all[r]);
+    status.Update(rank.status());
+    if (!rank.ok()) continue;
+    if (rank->shards.has_value()) {
+      is_new = true;
     } else {
-      status.Update(rank.status());
+      rank->shards = std::move(plan_.ranks[r].shards);
+    }
+    plan_.ranks[r] = *std::move(rank);
+  }
+  if (status.ok()) status = CheckRanks(plan_.ranks);
+  if (status.ok() && is_new) {
+    StatusOr<std::vector<std::vector<size_t>>> writes = PlanSave(plan_.ranks);
+    if (writes.ok()) {
+      plan_.writes = *std::move(writes);
+    } else {
+      status = writes.status();
     }
   }
-  std::vector<std::vector<size_t>> writes(all.size());
-  if (status.ok()) {
-    StatusOr<std::vector<std::vector<size_t>>> plan = PlanSave(ranks_);
-    if (plan.ok()) {
-      writes = *std::move(plan);
-    } else {
-      status = plan.status();
-    }
-  }
+  plan_.writes.resize(all.size());
   if (status.ok()) status = base::Guarded([&] { return Prepare(); });
   std::vector<std::string> answers;
-  for (const std::vector<size_t>& write : writes) {
+  for (const std::vector<size_t>& write : plan_.writes) {
     json answer = ToJson(status);
     answer["folder"] = folder_;
     answer["write"] = write;
@@ -165,26 +156,18 @@ std::vector<std::string> CheckpointSave::MakeAnswers(
 
 // Removes the leftovers of saves that did not end, and chooses a folder.
 Status CheckpointSave::Prepare() {
-  const StatusOr<std::vector<std::string>> folders = storage_.ListFolders();
+  const StatusOr<CheckpointFolders> folders = FindFolders(storage_);
   if (!folders.ok()) return folders.status();
-  for (const std::string& folder : *folders) {
-    if (folder == MakeFolderName(step_)) {
-      return AlreadyExistsError("exists already");
-    }
-    if (IsTemporaryName(folder)) RemoveLeftover(folder);
-  }
+  for (const std::string& folder : folders->temporary) Remove(folder);
   folder_ = MakeTemporaryName(step_);
+  save_ = folders->last_save + 1;
   return OkStatus();
 }
 
-// Gives the folder another name first. If a save still writes to it, either
-// that renames it before, or it finds it gone.
-void CheckpointSave::RemoveLeftover(const std::string& folder) const {
-  const std::string away = MakeTemporaryName(step_);
-  Status removed = storage_.Rename(folder, away);
-  if (removed.ok()) removed = storage_.Remove(away);
+void CheckpointSave::Remove(const std::string& folder) const {
+  const Status removed = RemoveFolder(storage_, folder);
   LOG_IF(WARNING, !removed.ok())
-      << "leftover of a checkpoint stays: " << removed;
+      << "checkpoint folder " << folder << " stays: " << removed;
 }
 
 void CheckpointSave::CopyShards() {
@@ -221,7 +204,7 @@ void CheckpointSave::Write() {
   try {
     results = GatherAtFirst(ToBytes(result));
   } catch (const DistError&) {
-    if (IsFirst()) RemoveFolder();
+    if (IsFirst()) RemoveUnfinished();
     throw;
   }
   std::vector<std::string> answer(1);
@@ -231,8 +214,8 @@ void CheckpointSave::Write() {
       verdict = Commit(results);
       return OkStatus();
     });
-    if (!ended.ok()) verdict = {ended, {ranks_.front().rank}};
-    if (!verdict.status.ok()) RemoveFolder();
+    if (!ended.ok()) verdict = {ended, {plan_.ranks.front().rank}};
+    if (!verdict.status.ok()) RemoveUnfinished();
     json object = ToJson(verdict.status);
     object["culprits"] = verdict.culprits;
     answer[0] = ToBytes(object);
@@ -289,10 +272,10 @@ CheckpointSave::Verdict CheckpointSave::Commit(
     const Status status = StatusFromJson(result);
     written.push_back(result.at("written"));
     if (status.ok()) continue;
-    verdict.culprits.push_back(ranks_[r].rank);
-    verdict.status.Update(
-        Status(status.code(),
-               absl::StrCat("rank ", ranks_[r].rank, ": ", status.message())));
+    verdict.culprits.push_back(plan_.ranks[r].rank);
+    verdict.status.Update(Status(
+        status.code(),
+        absl::StrCat("rank ", plan_.ranks[r].rank, ": ", status.message())));
   }
   if (verdict.culprits.size() > 1) {
     verdict.status =
@@ -305,9 +288,11 @@ CheckpointSave::Verdict CheckpointSave::Commit(
   Status status = WriteManifest(manifest);
   // At the end, because another save may have taken the folder away.
   if (status.ok()) status = CheckFiles(manifest);
-  if (status.ok()) status = storage_.Rename(folder_, MakeFolderName(step_));
+  if (status.ok()) {
+    status = storage_.Rename(folder_, MakeFolderName({step_, save_}));
+  }
   if (status.ok()) return verdict;
-  const int first = ranks_.front().rank;
+  const int first = plan_.ranks.front().rank;
   return {Status(status.code(),
                  absl::StrCat("rank ", first, ": ", status.message())),
           {first}};
@@ -316,10 +301,10 @@ CheckpointSave::Verdict CheckpointSave::Commit(
 Manifest CheckpointSave::MakeManifest(
     const std::vector<std::string>& results) const {
   Manifest manifest = {.step = step_,
-                       .world_size = static_cast<int>(ranks_.size()),
+                       .world_size = static_cast<int>(plan_.ranks.size()),
                        .values = options_.values};
   for (size_t r = 0; r < results.size(); ++r) {
-    for (const ShardDescription& shard : ranks_[r].shards) {
+    for (const ShardDescription& shard : *plan_.ranks[r].shards) {
       StoredTensor& tensor = manifest.tensors[shard.name];
       tensor.type = shard.type;
       tensor.shape = shard.shape;
@@ -327,13 +312,14 @@ Manifest CheckpointSave::MakeManifest(
     if (results[r].empty()) continue;
     const json result = json::parse(results[r]);
     for (const auto& one : result.at("shards")) {
-      const ShardDescription& shard = ranks_[r].shards[one.at(0).get<size_t>()];
+      const ShardDescription& shard =
+          plan_.ranks[r].shards->at(one.at(0).get<size_t>());
       manifest.tensors[shard.name].shards.push_back(
           {.file = manifest.files.size(),
            .key = MakeKey(shard.name, shard.shape, shard.box),
            .offset = one.at(1),
            .box = shard.box,
-           .checksums = FromHex(one.at(2))});
+           .checksums = FromHex(one.at(2).get<std::string>()).value()});
     }
     manifest.files.push_back({result.at("name"), result.at("bytes")});
   }
@@ -366,28 +352,26 @@ Status CheckpointSave::WriteManifest(const Manifest& manifest) const {
   return status;
 }
 
-void CheckpointSave::RemoveFolder() const {
+void CheckpointSave::RemoveUnfinished() const {
   const Status removed = storage_.Remove(folder_);
   LOG_IF(WARNING, !removed.ok()) << "a part of a checkpoint stays: " << removed;
 }
 
 void CheckpointSave::RemoveOld() const {
+  const StatusOr<CheckpointFolders> folders = FindFolders(storage_);
+  LOG_IF(WARNING, !folders.ok())
+      << "old checkpoints stay: " << folders.status();
+  if (!folders.ok()) return;
+  for (const CheckpointFolder& one : folders->replaced) {
+    Remove(MakeFolderName(one));
+  }
   if (options_.keep_newest == 0) return;
-  StatusOr<std::vector<int64_t>> steps = FindSteps(storage_);
-  LOG_IF(WARNING, !steps.ok()) << "old checkpoints stay: " << steps.status();
-  if (!steps.ok()) return;
-  std::reverse(steps->begin(), steps->end());
-  for (size_t i = static_cast<size_t>(options_.keep_newest); i < steps->size();
+  const auto& all = folders->checkpoints;
+  for (size_t i = static_cast<size_t>(options_.keep_newest); i < all.size();
        ++i) {
-    const int64_t step = (*steps)[i];
-    if (step == step_) continue;
-    if (options_.keep_every > 0 && step % options_.keep_every == 0) continue;
-    // A folder that is removed in part must not look like a checkpoint.
-    const std::string temporary = MakeTemporaryName(step);
-    Status status = storage_.Rename(MakeFolderName(step), temporary);
-    if (status.ok()) status = storage_.Remove(temporary);
-    LOG_IF(WARNING, !status.ok())
-        << "checkpoint of step " << step << " stays: " << status;
+    const bool is_kept =
+        options_.keep_every > 0 && all[i].step % options_.keep_every == 0;
+    if (!is_kept) Remove(MakeFolderName(all[i]));
   }
 }
 
@@ -401,7 +385,8 @@ void SaveCheckpoint(CheckpointStorage& storage, int64_t step,
   SaveCheckpointOptions mine = options;
   if (mine.group == nullptr) mine.group = WorldGroup();
   if (mine.group->state()->IsForOthers("save_checkpoint")) return;
-  internal::CheckpointSave save(storage, step, std::move(mine));
+  internal::SavePlan plan;
+  internal::CheckpointSave save(storage, plan, step, std::move(mine));
   save.Agree(state);
   save.Write();
 }

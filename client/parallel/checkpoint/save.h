@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,16 @@
 
 namespace muster::internal {
 
+// The plan of a Checkpointer's last save. If no rank has other shards, the next
+// one follows it, too.
+struct SavePlan {
+  // This rank's shards in the save before; nullopt: there was none.
+  std::optional<std::vector<ShardDescription>> mine = {};
+  // On rank 0: all ranks' shards, and the indices of those that each writes.
+  std::vector<RankDescription> ranks = {};
+  std::vector<std::vector<size_t>> writes = {};
+};
+
 // CheckpointSave goes through three steps: the ranks tell rank 0 what they
 // have, which says who writes what; each rank writes its file and tells rank 0
 // where it has stored what; rank 0 writes checkpoint.json, renames the folder
@@ -28,8 +39,9 @@ namespace muster::internal {
 // are collective and throw the same error on all ranks.
 class CheckpointSave {
  public:
-  // `storage` must outlive this object. The group's ranks are all here.
-  CheckpointSave(CheckpointStorage& storage, int64_t step,
+  // `storage` and `plan` must outlive this object. The group's ranks are all
+  // here.
+  CheckpointSave(CheckpointStorage& storage, SavePlan& plan, int64_t step,
                  SaveCheckpointOptions options);
 
   // The memory of `state` must live until Write returns or CopyShards is
@@ -69,8 +81,9 @@ class CheckpointSave {
   Manifest MakeManifest(const std::vector<std::string>& results) const;
   Status CheckFiles(const Manifest& manifest) const;
   Status WriteManifest(const Manifest& manifest) const;
-  void RemoveLeftover(const std::string& folder) const;
-  void RemoveFolder() const;
+  // If these fail, they say so in the log.
+  void Remove(const std::string& folder) const;
+  void RemoveUnfinished() const;
   void RemoveOld() const;
 
   // Writes this rank's file, if it has anything to write, and returns what rank
@@ -80,10 +93,10 @@ class CheckpointSave {
   CheckpointStorage& storage_;
   const int64_t step_;
   const SaveCheckpointOptions options_;
-  // All ranks' shards, on rank 0.
-  std::vector<RankDescription> ranks_;
-  // The folder's temporary name.
+  SavePlan& plan_;
+  // The folder's temporary name and, on rank 0, the number of this save.
   std::string folder_;
+  int64_t save_ = 0;
   std::vector<Piece> pieces_;
   std::unique_ptr<std::byte[]> copy_;
   Status failure_;

@@ -15,8 +15,9 @@ int main() {
       {"embedding", {1000, 64}, {begin, 0}, {rows.data(), {end - begin, 64}}}};
   const std::shared_ptr<muster::CheckpointStorage> storage =
       muster::DirectoryStorage("checkpoints");
-  int64_t step = muster::NewestCheckpoint(*storage).value_or(0);
-  if (step > 0) muster::LoadCheckpoint(*storage, step, state);
+  // If the newest one is damaged on any rank, all ranks load an older one.
+  const auto loaded = muster::LoadNewestCheckpoint(*storage, state);
+  int64_t step = loaded ? loaded->step : 0;
   {
     muster::Checkpointer checkpointer(storage, {.keep_newest = 3});
     for (int i = 0; i < 500; ++i) {
