@@ -136,6 +136,14 @@ TEST_F(DamageTest, ACheckpointOfAnotherStepIsNotLoaded) {
   }
 }
 
+TEST_F(DamageTest, MetadataOfAbsurdSizeTakesNoMemory) {
+  // A hole takes no room on the disk.
+  fs::resize_file(path_ + "checkpoint.json", int64_t{1} << 40);
+  const Status status = Load();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("has 1099511627776 bytes"));
+}
+
 // Values that a field may have after a mutation.
 json DrawValue(std::mt19937& random) {
   const std::vector<json> values = {-1,

@@ -52,6 +52,17 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   return static_cast<int>(syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to));
 }
 
+// A disk whose byte kLostByte is lost, and those after it.
+constexpr off_t kLostByte = 9;
+
+extern "C" ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
+  if (offset + static_cast<off_t>(bytes) > kLostByte) {
+    errno = EIO;
+    return -1;
+  }
+  return syscall(SYS_pread64, fd, buffer, bytes, offset);
+}
+
 namespace muster::testing {
 namespace {
 
@@ -126,6 +137,20 @@ TEST_F(DirectoryStorageTest, AFolderIsNotRenamedToOneThatExists) {
   const auto folders = storage_->ListFolders();
   ASSERT_TRUE(folders.ok());
   EXPECT_THAT(*folders, ::testing::UnorderedElementsAre("a", "b"));
+}
+
+TEST_F(DirectoryStorageTest, WhatTheDiskHasLostIsDataLoss) {
+  Write("a/file", "0123456789");
+  const auto reader = storage_->Open("a/file");
+  ASSERT_TRUE(reader.ok());
+  std::string part(4, ' ');
+  const auto bytes = std::as_writable_bytes(std::span(part));
+  EXPECT_TRUE((*reader)->Read(5, bytes).ok());
+  const Status status = (*reader)->Read(6, bytes);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_EQ(
+      status.message(),
+      "\"" + folder_.path() + "/runs/seven/a/file\" cannot be read at byte 6");
 }
 
 TEST_F(DirectoryStorageTest, NoRenameReplacesAnEmptyFolder) {

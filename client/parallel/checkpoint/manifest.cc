@@ -27,8 +27,9 @@ using nlohmann::json;
 // The version of checkpoint.json that is written. Older ones are read.
 constexpr int64_t kVersion = 1;
 
-// checkpoint.json is nested less deep.
+// checkpoint.json is nested less deep, and has less bytes.
 constexpr int kDepthMax = 16;
+constexpr int64_t kManifestBytesMax = int64_t{1} << 32;
 constexpr size_t kHexDigits = 8;
 
 std::span<const std::byte> AsBytes(const std::string& text) {
@@ -319,13 +320,11 @@ StatusOr<Manifest> ReadManifest(CheckpointStorage& storage,
   }
   if (!reader.ok()) return reader.status();
   const int64_t size = (*reader)->size();
-  std::string text;
-  try {
-    text.resize(static_cast<size_t>(size));
-  } catch (const std::exception&) {
-    return ResourceExhaustedError(absl::StrCat(base::Quote(path), " has ", size,
-                                               " bytes: no memory to read it"));
+  if (size < 0 || size > kManifestBytesMax) {
+    return DataLossError(absl::StrCat(base::Quote(path), " has ", size,
+                                      " bytes, more than is ever written"));
   }
+  std::string text(static_cast<size_t>(size), '\0');
   Status read = (*reader)->Read(0, std::as_writable_bytes(std::span(text)));
   if (!read.ok()) return read;
   StatusOr<Manifest> manifest = ParseManifest(text);

@@ -77,11 +77,11 @@ std::string ToJson(const Manifest& manifest);
 // Also checks what it says: the parts of each tensor are boxes of it that cover
 // it without overlap, and lie in the files.
 // Errors: kDataLoss (the text names the field and its value), kUnimplemented (a
-//   newer version); the texts lack the path.
+//   newer version), kResourceExhausted (no memory); the texts lack the path.
 StatusOr<Manifest> ParseManifest(const std::string& text);
 
-// Errors: kDataLoss (also if there is no such file), kResourceExhausted, those
-//   of ParseManifest and of the storage.
+// Errors: kDataLoss (also if there is no such file), those of ParseManifest and
+//   of the storage.
 StatusOr<Manifest> ReadManifest(CheckpointStorage& storage,
                                 const CheckpointFolder& folder);
 
