@@ -22,7 +22,8 @@ import sys
 import tempfile
 import unittest
 
-HEADERS = ["muster_status.h", "muster_control.h", "muster.h"]
+HEADERS = ["muster_status.h", "muster_control.h", "muster.h",
+           "muster_parallel.h"]
 # What abidiff reports if it is more than a field at the end of a struct.
 CHANGES = (r"\b[1-9]\d* Removed|offset changed|deletion|entity changed|"
            r"type name changed|parameter \d+ of type .* was ")
@@ -64,7 +65,7 @@ class AbiTest(unittest.TestCase):
         source = os.path.join(self.folder, "interface.c")
         library = os.path.join(self.folder, "libinterface.so")
         with open(source, "w", encoding="utf-8") as out:
-            out.write('#include "muster/muster.h"\n')
+            out.write('#include "muster/muster_parallel.h"\n')
             for prototype, _ in self.functions:
                 is_void = re.match(r"void muster", prototype)
                 out.write(prototype + (" {}\n" if is_void
