@@ -244,8 +244,11 @@ bool ArrayView::Open(PyObject* array, ArgumentName name, Access access,
       Py_XDECREF(trace);
       return RefuseReadOnly(name);
     }
+    PyErr_Clear();
+    // It clears the exception.
+    const bool has_dlpack = PyObject_HasAttrString(array, "__dlpack__") != 0;
     PyErr_Restore(type, value, trace);
-    if (PyObject_HasAttrString(array, "__dlpack__") == 0) return false;
+    if (!has_dlpack) return false;
   }
   PyErr_Clear();
   return OpenDLPack(array, name, access, tensor);

@@ -124,6 +124,13 @@ def test_what_is_no_array_is_a_type_error(wrong):
         muster.all_reduce(wrong)
 
 
+def test_the_error_of_an_array_that_refuses_is_raised():
+    view = memoryview(bytearray(4))
+    view.release()
+    with pytest.raises(ValueError, match="released"):
+        muster.prepare_all_reduce(view)
+
+
 def test_elements_without_a_data_type_are_a_type_error():
     for array in (np.zeros(2, "U3"), np.zeros(2, np.longdouble)):
         with pytest.raises(TypeError, match="no data type"):
