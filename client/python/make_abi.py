@@ -3,7 +3,8 @@
 
     make_abi.py OUTPUT INCLUDE_FOLDER...
 
-The constants, structs and functions of muster/muster.h; so the package cannot
+The constants, structs and functions of muster/muster_parallel.h and those that
+it includes; so the package cannot
 differ from the headers with which it is built.
 """
 
@@ -137,7 +138,7 @@ def main():
     output, *folders = sys.argv[1:]
     command = ["gcc", "-E", "-nostdinc", "-I" + FAKE_HEADERS, "-x", "c", "-"]
     command += ["-I" + folder for folder in folders]
-    source = subprocess.run(command, input="#include <muster/muster.h>\n",
+    source = subprocess.run(command, input="#include <muster/muster_parallel.h>\n",
                             capture_output=True, check=True, text=True).stdout
     interface = Interface()
     for node in c_parser.CParser().parse(source).ext:

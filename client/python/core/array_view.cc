@@ -217,7 +217,69 @@ bool RefuseReadOnly(ArgumentName name) {
   return false;
 }
 
+struct ArrayViewObject {
+  PyObject ob_base;
+  // Made after the object itself.
+  ArrayView view;
+  muster_tensor tensor;
+};
+
+ArrayViewObject* ToViewObject(PyObject* self) {
+  return reinterpret_cast<ArrayViewObject*>(self);
+}
+
+PyObject* NewArrayView(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject* array = nullptr;
+  const char* name = nullptr;
+  int writable = 0;
+  if (PyArg_ParseTuple(args, "Osp", &array, &name, &writable) == 0) {
+    return nullptr;
+  }
+  Reference object(PyType_GenericAlloc(type, 0));
+  if (!object) return nullptr;
+  ArrayViewObject* self = ToViewObject(object.get());
+  new (&self->view) ArrayView();
+  const Access access = writable != 0 ? Access::kWrite : Access::kRead;
+  if (!self->view.Open(array, {name}, access, &self->tensor)) return nullptr;
+  return object.release();
+}
+
+void DeallocateArrayView(PyObject* object) {
+  ToViewObject(object)->view.~ArrayView();
+  PyTypeObject* type = Py_TYPE(object);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+  Py_DECREF(reinterpret_cast<PyObject*>(type));
+}
+
+PyObject* GetTensorAddress(PyObject* self, void*) {
+  return PyLong_FromVoidPtr(&ToViewObject(self)->tensor);
+}
+
+PyGetSetDef array_view_properties[] = {
+    {"address", GetTensorAddress, nullptr, "Of the muster_tensor.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot array_view_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(NewArrayView)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(DeallocateArrayView)},
+    {Py_tp_getset, array_view_properties},
+    {0, nullptr},
+};
+
+PyType_Spec array_view_spec = {"muster._core.ArrayView",
+                               sizeof(ArrayViewObject), 0, Py_TPFLAGS_DEFAULT,
+                               array_view_slots};
+
 }  // namespace
+
+bool AddArrayViewType(PyObject* module) {
+  PyObject* type = PyType_FromSpec(&array_view_spec);
+  if (type == nullptr) return false;
+  if (PyModule_AddObject(module, "ArrayView", type) == 0) return true;
+  Py_DECREF(type);
+  return false;
+}
 
 bool ArrayView::Open(PyObject* array, ArgumentName name, Access access,
                      muster_tensor* tensor) {

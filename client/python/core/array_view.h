@@ -77,6 +77,11 @@ class ArrayViews {
   muster_tensor* list_ = nullptr;
 };
 
+// The type ArrayView, for calls that go through ctypes: ArrayView(array, name,
+// writable) opens the array, and has the address of the muster_tensor, which is
+// valid as long as the object.
+bool AddArrayViewType(PyObject* module);
+
 }  // namespace muster::python
 
 #endif  // MUSTER_CLIENT_PYTHON_CORE_ARRAY_VIEW_H_

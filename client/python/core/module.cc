@@ -867,7 +867,8 @@ PyMODINIT_FUNC PyInit__core() {  // NOLINT(bugprone-reserved-identifier)
     return nullptr;
   }
   Reference module(PyModule_Create(&muster::python::definition));
-  if (!module || !muster::python::AddHandleTypes(module.get()) ||
+  if (!module || !muster::python::AddArrayViewType(module.get()) ||
+      !muster::python::AddHandleTypes(module.get()) ||
       !muster::python::AddUserOpType(module.get())) {
     return nullptr;
   }

@@ -19,6 +19,9 @@ contiguous, in this machine's byte order, and writable where a call writes;
 anything else is an ArgumentError. Structured arrays of a value and an index are
 for MINLOC and MAXLOC; other structured arrays are moved as bytes.
 
+muster.parallel trains with the data parallel method, and muster.checkpoint saves
+and loads the state of all ranks.
+
 Every collective runs at once, starts with async_op=True (a Work, which has
 wait() and can be awaited), or is prepared once and run often (Prepared). UserOp
 makes a reduction from a function of Python. Objects are bytes; only functions
@@ -74,6 +77,7 @@ from .debug import (DebugLevel, SymmetricMemory, cuda_device_count,
                     is_backend_available, is_nccl_available, list_backends,
                     load_backend, set_current_stream, set_debug_level,
                     set_debug_level_from_env)
+from . import checkpoint, parallel
 from ._library import library as _loaded
 
 #: The version of the library.

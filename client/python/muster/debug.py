@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 from ctypes import byref, c_int32, c_void_p
 from enum import IntEnum
@@ -12,6 +11,7 @@ from . import _abi
 from ._library import (Handle, check, check_slowly, encode, get_number,
                        get_strings, get_text, library, make_options,
                        to_milliseconds)
+from ._tensors import make_memory
 from .groups import Group, Timeout, checked_group
 
 
@@ -118,10 +118,7 @@ class SymmetricMemory:
         size = library.muster_dtype_size(tensor.dtype) * count
         if not tensor.data:
             size = 0
-        array = (ctypes.c_char * size)
-        memory = array.from_address(tensor.data) if size else array()
-        memory.handle = handle  # lives as long as the memory is in use
-        self.memory = memoryview(memory).cast("B")
+        self.memory = make_memory(tensor.data, size, handle)
 
 
 def _to_dtype(name: str) -> int:

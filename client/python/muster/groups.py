@@ -113,6 +113,43 @@ def checked_group(group: Optional[Group]) -> Optional[Group]:
     return group
 
 
+def wait_on_group(group: Optional[Group], function, *arguments,
+                  undo: Optional[Callable[[], Any]] = None) -> None:
+    """check_slowly for a call on `group`; what Ctrl-C interrupts ends the
+    group."""
+    try:
+        check_slowly(function, *arguments, undo=undo)
+    except KeyboardInterrupt:
+        library.muster_group_abort(checked_group(group), INTERRUPTED)
+        raise
+
+
+class GroupUser:
+    """An object of the library that one thread at a time may use.
+
+    A call that Ctrl-C has left behind may still use it, so it is at an end, as
+    its group is.
+    """
+
+    def __init__(self, group: Optional[Group]) -> None:
+        self._group = checked_group(group)
+        self._is_interrupted = False
+
+    def _wait(self, function, *arguments,
+              undo: Optional[Callable[[], Any]] = None) -> None:
+        self._check_not_interrupted()
+        try:
+            wait_on_group(self._group, function, *arguments, undo=undo)
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            raise
+
+    def _check_not_interrupted(self) -> None:
+        if self._is_interrupted:
+            raise Error("Ctrl-C has interrupted a call of this object, and "
+                        "ended its group", Code.FAILED_PRECONDITION)
+
+
 def _end_unused(address: int) -> None:
     """Ends a group that was made after Ctrl-C: the other ranks count on it."""
     library.muster_group_abort(address, INTERRUPTED)

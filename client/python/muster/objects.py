@@ -15,10 +15,10 @@ from ctypes import byref, c_int32, c_void_p
 from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _abi
-from ._library import (INTERRUPTED, check_slowly, library, make_options, take_strings,
-                       to_bytes_list, to_milliseconds)
+from ._library import (library, make_options, take_strings, to_bytes_list,
+                       to_milliseconds)
 from .errors import ArgumentError
-from .groups import Group, Timeout, checked_group, get_rank
+from .groups import Group, Timeout, checked_group, get_rank, wait_on_group
 
 
 # MUSTER_ANY_SOURCE.
@@ -57,20 +57,10 @@ def _rank(rank: Optional[int], group_rank: Optional[int], name: str,
     return chosen
 
 
-def _wait(group: Optional[Group], function, *arguments, undo=None) -> None:
-    """Waits for a call on `group`; what Ctrl-C interrupts ends the group."""
-    try:
-        check_slowly(function, *arguments, undo=undo)
-    except KeyboardInterrupt:
-        library.muster_group_abort(checked_group(group),
-                                   INTERRUPTED)
-        raise
-
-
 def _call(group: Optional[Group], function, *arguments) -> List[bytes]:
     result = c_void_p()
-    _wait(group, function, *arguments, byref(result),
-          undo=lambda: library.muster_strings_release(result))
+    wait_on_group(group, function, *arguments, byref(result),
+                  undo=lambda: library.muster_strings_release(result))
     return take_strings(result)
 
 
@@ -153,10 +143,10 @@ def send_object_list(object_list: Sequence[bytes], dst: Optional[int] = None,
                      object_bytes_max: int = 0) -> None:
     """Sends a list of objects to rank `dst`."""
     objects = _check_bytes(object_list)
-    _wait(group, library.muster_send_object_list, to_bytes_list(objects),
-                 len(objects), _rank(dst, group_dst, "dst", None),
-                 checked_group(group),
-                 byref(_options(timeout, object_bytes_max, group_dst, tag)))
+    wait_on_group(group, library.muster_send_object_list,
+                  to_bytes_list(objects), len(objects),
+                  _rank(dst, group_dst, "dst", None), checked_group(group),
+                  byref(_options(timeout, object_bytes_max, group_dst, tag)))
 
 
 def recv_object_list(count: int, src: Optional[int] = None,

@@ -1,0 +1,292 @@
+"""Checkpoints of arrays whose parts lie on many ranks.
+
+    from muster import checkpoint
+
+    storage = checkpoint.DirectoryStorage("/checkpoints/run-7")
+    checkpoint.save(storage, 100, {"weights": weights}, {"epoch": "3"})
+    ...
+    step = checkpoint.newest_step(storage)
+    if step is not None:
+        epoch = int(checkpoint.load(storage, step, {"weights": weights})
+                    .values["epoch"])
+
+A checkpoint is a folder of safetensors files, which other programs read, too, and
+of "checkpoint.json". It is whole or absent, and every part has checksums. It can
+be loaded on another number of ranks that hold other parts.
+Only one save at a time may run in a storage.
+
+`state` and `shards` are a dict of whole arrays by name, or a list of Shards and
+of pairs (name, array). Arrays are on the CPU and contiguous, of any type but
+complex128 and structured ones.
+"""
+
+from __future__ import annotations
+
+import os
+from ctypes import byref, c_int32, c_int64, c_void_p
+from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
+                    Sequence, Tuple, Union)
+
+from . import _abi
+from ._library import (Handle, check_slowly, encode, get_handle, get_number,
+                       library, make_options, take_strings, to_milliseconds)
+from ._numbers import to_list
+from ._tensors import Tensors
+from ._threads import Interruptible
+from .errors import ArgumentError, Error
+from .groups import (Group, GroupUser, Timeout, new_group, read_list)
+
+
+class Shard(NamedTuple):
+    """A box of a tensor. A rank may have several, or an empty one."""
+
+    #: The whole tensor's.
+    name: str
+    global_shape: Sequence[int]
+    #: Where the box begins in each dimension.
+    offsets: Sequence[int]
+    #: The elements; its shape is that of the box.
+    array: Any
+
+
+State = Union[Mapping[str, Any], Iterable[Union[Shard, Tuple[str, Any]]]]
+
+
+class Loaded(NamedTuple):
+    """What load() has found."""
+
+    #: As they were saved.
+    values: Dict[str, str]
+    #: The names of the tensors that the checkpoint lacks.
+    missing: List[str]
+
+
+class DirectoryStorage:
+    """A directory of a file system, for several hosts a shared one.
+
+    It is made when the first checkpoint is. Thread-safe.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        self._handle = Handle(
+            get_handle(library.muster_directory_storage_new,
+                       encode(os.fspath(path))),
+            library.muster_checkpoint_storage_release)
+
+
+def save(storage: DirectoryStorage, step: int, state: State,
+         values: Optional[Mapping[str, str]] = None,
+         group: Optional[Group] = None, *, keep_newest: int = 0,
+         keep_every: int = 0, timeout: Timeout = None) -> None:
+    """Saves a checkpoint, and returns when it is durable.
+
+    All ranks of the group make the call. The boxes of all ranks together must
+    cover each tensor, without overlap, except that several ranks may have the
+    same box, which one of them writes.
+
+    step: not negative; there must be no checkpoint of it.
+    values: texts by name; those of the group's rank 0 are stored.
+    keep_newest: afterwards all checkpoints are removed but this one, those of so
+        many highest steps, and those whose step is a multiple of `keep_every`.
+        0 removes none.
+    timeout: of each wait for the other ranks' writing; None is the group's.
+
+    The error is the same on all ranks, and then there is no such checkpoint:
+    ArgumentError (the text names tensor, ranks and boxes), Error with
+    ALREADY_EXISTS, or with the code of what failed in the file system; on a rank
+    whose own array is bad it is the error of that array. Also raises what a
+    collective raises. Ctrl-C ends the group.
+    """
+    shards = _to_shards(state, "state", writable=False)
+    options = make_options(
+        _abi.muster_save_checkpoint_options, timeout_ms=to_milliseconds(timeout),
+        keep_newest=keep_newest, keep_every=keep_every)
+    texts = _to_values(values)
+    options.values, options.value_count = texts, len(values or {})
+    saves = GroupUser(group)
+    shards.run(lambda: saves._wait(
+        library.muster_save_checkpoint, storage._handle, step, shards.table,
+        shards.count, saves._group, byref(options)))
+
+
+class PendingCheckpoint:
+    """A checkpoint that is being written. Thread-safe."""
+
+    def __init__(self, address: int) -> None:
+        self._handle = Handle(address,
+                              library.muster_pending_checkpoint_release)
+
+    def wait(self) -> None:
+        """Waits until it is durable, and raises the error of save().
+
+        Ctrl-C ends the wait, but not the save.
+        """
+        check_slowly(library.muster_pending_checkpoint_wait, self._handle)
+
+    def done(self) -> bool:
+        """Whether wait() would return at once."""
+        return get_number(c_int32, library.muster_pending_checkpoint_is_done,
+                          self._handle) != 0
+
+
+class Checkpointer(GroupUser):
+    """Saves checkpoints while the program goes on; one thread at a time.
+
+        with checkpoint.Checkpointer(storage, keep_newest=3) as checkpointer:
+            ...
+            checkpointer.save_async(step, state)
+
+    The end of the `with` waits for the last checkpoint, and so does the end of
+    the object.
+
+    group: one that nothing else uses while this object lives. None: it makes one
+        of all ranks, and all ranks make the object, in the same order as they
+        make other groups.
+    keep_newest, keep_every, timeout: as in save().
+    """
+
+    def __init__(self, storage: DirectoryStorage,
+                 group: Optional[Group] = None, *, keep_newest: int = 0,
+                 keep_every: int = 0, timeout: Timeout = None) -> None:
+        super().__init__(new_group(timeout=timeout, backend="gloo",
+                                   group_desc="checkpoints")
+                         if group is None else group)
+        options = make_options(
+            _abi.muster_checkpointer_options,
+            timeout_ms=to_milliseconds(timeout), keep_newest=keep_newest,
+            keep_every=keep_every)
+        self._handle = Handle(
+            get_handle(library.muster_checkpointer_new, storage._handle,
+                       self._group, byref(options)),
+            library.muster_checkpointer_release)
+
+    def save_async(self, step: int, state: State,
+                   values: Optional[Mapping[str, str]] = None
+                   ) -> PendingCheckpoint:
+        """As save(), but returns when this rank's part is copied: the arrays may
+        then change.
+
+        First waits for the checkpoint before this one. Raises the errors that
+        come before the writing; PendingCheckpoint.wait() raises the others.
+        """
+        shards = _to_shards(state, "state", writable=False)
+        result = c_void_p()
+        shards.run(lambda: self._wait(
+            library.muster_save_checkpoint_async, self._handle, step,
+            shards.table, shards.count, _to_values(values), len(values or {}),
+            byref(result),
+            undo=lambda: library.muster_pending_checkpoint_release(result)))
+        assert result.value is not None
+        return PendingCheckpoint(result.value)
+
+    def close(self) -> None:
+        """Waits for the last checkpoint. Its error is raised by wait() alone."""
+        Interruptible(self._handle.close).run()
+
+    def __enter__(self) -> "Checkpointer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def load(storage: DirectoryStorage, step: int, shards: State,
+         strict: bool = True) -> Loaded:
+    """Fills arrays from a checkpoint.
+
+    They need not be the boxes that were saved. The call is local: each rank asks
+    for what it needs, and a program without a group may load, too. Reads only the
+    parts of files that it needs, and verifies them.
+
+    strict: a tensor that the checkpoint lacks is an error; otherwise it does not
+        change, and is in Loaded.missing.
+
+    Raises ArgumentError (a bad array; another shape or type than in the
+    checkpoint), and Error with NOT_FOUND (no such checkpoint, tensor or file) or
+    DATA_LOSS (a file is truncated or damaged). The text names file and tensor.
+    Arrays may be filled in part then.
+    """
+    boxes = _to_shards(shards, "shards", writable=True)
+    if boxes.tensors.error is not None:
+        raise boxes.tensors.error
+    options = make_options(_abi.muster_load_checkpoint_options,
+                           not_strict=int(not strict))
+    values, missing = c_void_p(), c_void_p()
+
+    def release() -> None:
+        library.muster_strings_release(values)
+        library.muster_strings_release(missing)
+
+    check_slowly(library.muster_load_checkpoint, storage._handle, step,
+                 boxes.table, boxes.count, byref(options), byref(values),
+                 byref(missing), undo=release)
+    names = [text.decode() for text in take_strings(missing)]
+    texts = [text.decode() for text in take_strings(values)]
+    return Loaded(dict(zip(texts[::2], texts[1::2])), names)
+
+
+def list_steps(storage: DirectoryStorage) -> List[int]:
+    """The steps of all checkpoints, ascending.
+
+    While ranks save, one may see a checkpoint before another does: ask on one
+    rank, and tell the others.
+    """
+    return read_list(c_int64, library.muster_list_checkpoints, storage._handle)
+
+
+def newest_step(storage: DirectoryStorage) -> Optional[int]:
+    """The highest step, if there is any checkpoint. As list_steps()."""
+    steps = list_steps(storage)
+    return steps[-1] if steps else None
+
+
+class _Shards:
+    """Shards for a call of the library."""
+
+    def __init__(self, table: Any, count: int, tensors: Tensors) -> None:
+        self.table = table
+        self.count = count
+        self.tensors = tensors
+
+    def run(self, call: Any) -> None:
+        """A call in which the ranks compare their shards."""
+        try:
+            call()
+        except Error as error:
+            if self.tensors.error is None:
+                raise
+            raise self.tensors.error from error
+
+
+def _to_shards(state: State, argument: str, writable: bool) -> _Shards:
+    items: Any = state.items() if isinstance(state, Mapping) else state
+    shards = [item if isinstance(item, Shard) else Shard(item[0], (), (), item[1])
+              for item in items]
+    tensors = Tensors()
+    table: Any = (_abi.muster_checkpoint_shard * max(1, len(shards)))()
+    for entry, shard in zip(table, shards):
+        entry.name = encode(shard.name)
+        entry.local = tensors.add(shard.array, f"{argument}[{shard.name!r}]",
+                                  writable)
+        if not shard.global_shape and not shard.offsets:
+            continue
+        if len(shard.global_shape) != len(shard.offsets):
+            entry.local = None
+            tensors.refuse(ArgumentError(
+                f"argument {argument}[{shard.name!r}]: global_shape has "
+                f"{len(shard.global_shape)} dimensions, offsets have "
+                f"{len(shard.offsets)}"))
+            continue
+        entry.global_shape = to_list(c_int64, shard.global_shape,
+                                     "global_shape")
+        entry.offsets = to_list(c_int64, shard.offsets, "offsets")
+        entry.ndim = len(shard.offsets)
+    table.kept = tensors  # as long as the call
+    return _Shards(table, len(shards), tensors)
+
+
+def _to_values(values: Optional[Mapping[str, str]]) -> Any:
+    table: Any = (_abi.muster_checkpoint_value * max(1, len(values or {})))()
+    for entry, (name, text) in zip(table, (values or {}).items()):
+        entry.name, entry.text = encode(name), encode(text)
+    return table
