@@ -3,10 +3,12 @@
 
     python3 -m muster.run --standalone --nproc-per-node=4 train_fashion_mnist.py
 
-Every rank computes the gradient of its part of each batch; one all_reduce makes
-the mean of all of them, and all ranks make the same step. The numbers are the
-same as those of one rank with the whole batch, but for rounding. The data is
-package dataset-fashion-mnist.
+Every rank computes the gradients of its part of each batch. DataParallel makes
+the averages over the ranks while the next gradient is computed, and all ranks
+make the same step. The numbers are the same as those of one rank with the whole
+batch, but for rounding. With --checkpoint-dir each epoch is saved, and a later
+run goes on from there, also with another number of ranks. The data is package
+dataset-fashion-mnist.
 """
 
 import argparse
@@ -16,6 +18,8 @@ import os
 import numpy as np
 
 import muster
+from muster import checkpoint
+from muster.parallel import DataParallel
 
 CLASSES = 10
 PIXEL_MEAN, PIXEL_DEVIATION = 0.2860, 0.3530
@@ -35,61 +39,64 @@ def read(folder, part):
 
 
 class Perceptron:
-    """One hidden layer. All parameters are parts of one array, and so are their
-    gradients: one all_reduce takes them all."""
+    """One hidden layer."""
 
     def __init__(self, inputs, hidden, seed):
-        shapes = [(inputs, hidden), (hidden,), (hidden, CLASSES), (CLASSES,)]
-        count = sum(int(np.prod(shape)) for shape in shapes)
-        self.parameters = np.zeros(count, np.float32)
-        # The loss goes along as the last element.
-        self.gradient = np.zeros(count + 1, np.float32)
-        self.layers = self.cut(self.parameters, shapes)
-        self.gradients = self.cut(self.gradient, shapes)
         random = np.random.default_rng(seed)
-        for weights in self.layers[::2]:
-            scale = np.sqrt(2 / len(weights))
-            weights[:] = random.normal(0, scale, weights.shape)
 
-    @staticmethod
-    def cut(array, shapes):
-        parts, start = [], 0
-        for shape in shapes:
-            end = start + int(np.prod(shape))
-            parts.append(array[start:end].reshape(shape))
-            start = end
-        return parts
+        def make_weights(rows, columns):
+            return random.normal(0, np.sqrt(2 / rows),
+                                 (rows, columns)).astype(np.float32)
+
+        self.parameters = {
+            "weights": make_weights(inputs, hidden),
+            "bias": np.zeros(hidden, np.float32),
+            "out_weights": make_weights(hidden, CLASSES),
+            "out_bias": np.zeros(CLASSES, np.float32),
+        }
 
     def forward(self, images):
-        weights, bias, out_weights, out_bias = self.layers
+        weights, bias, out_weights, out_bias = self.parameters.values()
         hidden = np.maximum(images @ weights + bias, 0)
         return hidden, hidden @ out_weights + out_bias
 
-    def compute_gradient(self, images, labels, share):
-        """The gradient and the loss of these images, times `share`."""
+    def compute_gradients(self, images, labels, share, ready):
+        """The loss of these images, times `share`. Each gradient, times `share`,
+        goes to `ready` as soon as it is there."""
         hidden, scores = self.forward(images)
         scores -= scores.max(axis=1, keepdims=True)
         chances = np.exp(scores)
         chances /= chances.sum(axis=1, keepdims=True)
         rows = np.arange(len(labels))
-        self.gradient[-1] = share * -np.log(chances[rows, labels]).mean()
+        loss = share * -np.log(chances[rows, labels]).mean()
         chances[rows, labels] -= 1
         chances *= share / len(labels)
-        back = chances @ self.layers[2].T
+        ready("out_bias", chances.sum(axis=0))
+        ready("out_weights", hidden.T @ chances)
+        back = chances @ self.parameters["out_weights"].T
         back[hidden == 0] = 0
-        parts = [images.T @ back, back.sum(axis=0), hidden.T @ chances,
-                 chances.sum(axis=0)]
-        for into, part in zip(self.gradients, parts):
-            into[:] = part
+        ready("bias", back.sum(axis=0))
+        ready("weights", images.T @ back)
+        return loss
 
 
 def train(options):
     rank, size = muster.get_rank(), muster.get_world_size()
     images, labels = read(options.data_dir, "train")
     model = Perceptron(images.shape[1], options.hidden_units, options.seed)
-    velocity = np.zeros_like(model.parameters)
-    average = muster.prepare_all_reduce(model.gradient)
-    for epoch in range(options.epochs):
+    average = DataParallel(model.parameters)
+    velocity = {name: np.zeros_like(array)
+                for name, array in model.parameters.items()}
+    state = [*model.parameters.items(),
+             *(("velocity of " + name, array)
+               for name, array in velocity.items())]
+    first, storage = 0, None
+    if options.checkpoint_dir:
+        storage = checkpoint.DirectoryStorage(options.checkpoint_dir)
+        first = checkpoint.newest_step(storage) or 0
+    if first:
+        checkpoint.load(storage, first, state)
+    for epoch in range(first, options.epochs):
         # The same order on all ranks; each takes every size-th image of a batch.
         order = np.random.default_rng((options.seed, epoch)).permutation(
             len(labels))
@@ -100,15 +107,20 @@ def train(options):
                 break
             batch = order[step * options.global_batch:][:options.global_batch]
             mine = batch[rank::size]
-            model.compute_gradient(images[mine], labels[mine],
-                                   len(mine) / len(batch))
-            average.run()
-            losses.append(model.gradient[-1])
-            velocity *= options.momentum
-            velocity += model.gradient[:-1]
-            model.parameters -= rate * velocity
+            losses.append(model.compute_gradients(
+                images[mine], labels[mine], size * len(mine) / len(batch),
+                average.ready))
+            average.finish_step()
+            for name, array in model.parameters.items():
+                velocity[name] *= options.momentum
+                velocity[name] += average.gradient(name)
+                array -= rate * velocity[name]
+        loss = np.array([np.mean(losses)])
+        muster.all_reduce(loss, op=muster.ReduceOp.AVG)
         if rank == 0:
-            print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}", flush=True)
+            print(f"epoch {epoch + 1}: loss {loss[0]:.4f}", flush=True)
+        if storage:
+            checkpoint.save(storage, epoch + 1, state, keep_newest=2)
     return model
 
 
@@ -124,7 +136,8 @@ def test(model, options):
 
 def parameters_are_equal(model):
     """Whether all ranks have the same bits."""
-    bits = model.parameters.view(np.int32)
+    bits = np.concatenate([array.ravel() for array
+                           in model.parameters.values()]).view(np.int32)
     least, greatest = bits.copy(), bits.copy()
     muster.all_reduce(least, op=muster.ReduceOp.MIN)
     muster.all_reduce(greatest, op=muster.ReduceOp.MAX)
@@ -140,6 +153,7 @@ def main():
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint-dir")
     parser.add_argument("--max-steps", type=int, default=0,
                         help="end each epoch after this many steps; 0: no limit")
     options = parser.parse_args()
