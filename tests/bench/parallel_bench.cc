@@ -211,16 +211,17 @@ std::vector<std::vector<std::string>> MakeTorchCommands(
   return commands;
 }
 
-// A computation, and what was measured with it. The first case of a model has
-// no computation.
+// The first case of a model has no computation.
 struct Case {
   std::string name;
   std::string kind = "device";
-  double compute_ms = 0;
+  // The computation's time over that of muster's communication.
+  double factor = 0;
 };
 
 // The measurements of one case, by round.
 struct Series {
+  std::vector<double> computation = {};
   std::vector<double> step = {};
   std::vector<double> without_sync = {};
   std::vector<double> exposed = {};
@@ -274,7 +275,7 @@ class Comparison {
     }
     if (sides_.size() > 1) {
       std::cout << absl::StrFormat("%28s%-28s%-28s%s\n", "", "muster", "torch",
-                                   "muster / torch");
+                                   "ratio");
     }
     for (size_t k = 0; k < cases_.size(); ++k) PrintCase(k);
     if (is_sharded()) {
@@ -332,30 +333,27 @@ class Comparison {
                      static_cast<int>(std::clamp(steps, 2.0, 1000.0)));
   }
 
-  // The computations take as long as muster's communication, times a factor.
   void ChooseCases() {
-    std::vector<double> times;
-    for (int i = 0; i < 3; ++i) {
-      times.push_back(
-          RunFor(*sides_[0].ranks, "device", 0, /*sync=*/true).step);
-    }
-    const double communication = ComputeSpread(times).median;
     cases_.push_back({.name = "no computation"});
     for (const std::string& kind : absl::GetFlag(FLAGS_kinds)) {
       for (const std::string& factor : absl::GetFlag(FLAGS_factors)) {
-        cases_.push_back({absl::StrCat(kind, " x", factor), kind,
-                          std::stod(factor) * communication});
+        cases_.push_back(
+            {absl::StrCat(kind, " x", factor), kind, std::stod(factor)});
       }
     }
   }
 
   void MeasureCase(Side& side, size_t k) {
     const Case& measured = cases_[k];
+    // From this round, as the machine's speed changes.
+    const double compute_ms =
+        k == 0 ? 0 : measured.factor * sides_[0].series[0].exposed.back();
     const Times with =
-        RunFor(*side.ranks, measured.kind, measured.compute_ms, /*sync=*/true);
+        RunFor(*side.ranks, measured.kind, compute_ms, /*sync=*/true);
     const Times without =
-        RunFor(*side.ranks, measured.kind, measured.compute_ms, /*sync=*/false);
+        RunFor(*side.ranks, measured.kind, compute_ms, /*sync=*/false);
     Series& series = side.series[k];
+    series.computation.push_back(compute_ms);
     series.step.push_back(with.step);
     series.without_sync.push_back(without.step);
     series.exposed.push_back(with.step - without.step);
@@ -368,24 +366,22 @@ class Comparison {
   }
 
   void PrintCase(size_t k) const {
-    if (k > 0) {
-      std::cout << "  " << cases_[k].name
-                << absl::StrFormat(": computation %.3g ms\n",
-                                   cases_[k].compute_ms);
-    }
     const auto row = [&](const std::string& name,
-                         std::vector<double> Series::*values) {
+                         std::vector<double> Series::*values,
+                         bool has_ratio = false) {
       std::vector<Spread> spreads;
       for (const Side& side : sides_) {
         spreads.push_back(ComputeSpread(side.series[k].*values));
       }
-      PrintRow(name, spreads);
+      PrintRow(name, spreads, has_ratio);
     };
     if (k == 0) {
-      row("communication alone", &Series::exposed);
+      row("communication alone", &Series::exposed, /*has_ratio=*/true);
       return;
     }
-    row("step", &Series::step);
+    std::cout << "  " << cases_[k].name << "\n";
+    row("computation", &Series::computation);
+    row("step", &Series::step, /*has_ratio=*/true);
     row("step without sync", &Series::without_sync);
     row("exposed communication", &Series::exposed);
     row("overlap, %", &Series::overlap);
@@ -399,12 +395,13 @@ class Comparison {
   }
 
   static void PrintRow(const std::string& name,
-                       const std::vector<Spread>& spreads) {
+                       const std::vector<Spread>& spreads,
+                       bool has_ratio = false) {
     std::cout << absl::StrFormat("    %-22s", name);
     for (const Spread& spread : spreads) {
       std::cout << absl::StrFormat("  %-26s", ToText(spread));
     }
-    if (spreads.size() > 1) {
+    if (has_ratio && spreads.size() > 1) {
       std::cout << absl::StrFormat("  %.2f",
                                    spreads[0].median / spreads[1].median);
     }

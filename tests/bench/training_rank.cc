@@ -41,6 +41,7 @@ class Computation {
       return;
     }
     device_time_ += seconds;
+    if (device_time_ <= ReadClock(CLOCK_MONOTONIC)) return;
     timespec until{};
     until.tv_sec = static_cast<time_t>(device_time_);
     until.tv_nsec = static_cast<int64_t>(
