@@ -2,7 +2,7 @@
 """The demonstration with short settings, failures, and an end by Ctrl-C.
 
 demo_test.py DEMO MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL TRAIN_FASHION_MNIST
-    HOST_DEVICES
+    TRAIN_TRANSFORMER HOST_DEVICES
 """
 
 import os
@@ -105,6 +105,20 @@ class DemoTest(unittest.TestCase):
             self.assertIn(int(row[1]), range(20, epochs * 468), out)
             self.assertGreater(float(row[2]), 20 * 0.4)
 
+    def test_parallel_recovers_from_a_checkpoint_and_one_process_reads_it(self):
+        status, out, logs = self.finish(
+            self.start("--nproc=4", "--parallel=fsdp,tp", "--steps=40"))
+        self.assertEqual(status, 0, out)
+        self.assertTrue(out.endswith("demo: PASS\n"), out)
+        self.assertIsNone(logs)
+        self.assertRegex(
+            out, r"(?s)\[0\]: fsdp=2,tp=2: from the beginning\n.*"
+            r"kill -KILL (\d+) ==\n.*"
+            r"\]: .*rank 3 \(\S+, pid \1\).*"
+            r"\n\[0\]: fsdp=2,tp=2: going on after step \d+\n.*"
+            r"\n\[0\]: one process: going on after step 40\n.*"
+            r"\ndemo: fsdp=2,tp=2: 40 steps, ")
+
     def test_wrong_arguments_are_named_before_anything_starts(self):
         for option, message in [
                 ("--nproc=3", "--nproc must divide 128, the images of a step, "
@@ -112,6 +126,7 @@ class DemoTest(unittest.TestCase):
                 ("--nproc=0", "--nproc must divide 128, the images of a step, "
                  "got 0"),
                 ("--epochs=0", "--epochs must be 1 or more, got 0"),
+                ("--steps=0", "--steps must be 1 or more, got 0"),
                 ("--nproc=2x", "invalid int value: '2x'")]:
             for check in ([], ["--check"]):
                 status, out, _ = self.finish(self.start(option, *check))
@@ -168,5 +183,5 @@ class DemoTest(unittest.TestCase):
 
 if __name__ == "__main__":
     DEMO, *PROGRAMS, HOST_DEVICES = (
-        os.path.abspath(sys.argv.pop(1)) for _ in range(6))
+        os.path.abspath(sys.argv.pop(1)) for _ in range(7))
     unittest.main()

@@ -185,9 +185,11 @@ void Train(const Layout& layout, const Text& text) {
       static_cast<double>((trainer.steps() - first) * settings.global_batch *
                           settings.model.context) /
       seconds;
-  std::printf(
-      "held-out loss %.6f, of a bigram model %.6f; %.0f characters/s, %.1f s\n",
-      held_out_loss, bigram_loss, speed, seconds);
+  if (trainer.steps() > first) {
+    std::printf("%.0f characters/s, %.1f s\n", speed, seconds);
+  }
+  std::printf("held-out loss %.6f, of a bigram model %.6f\n", held_out_loss,
+              bigram_loss);
   WriteReport(absl::GetFlag(FLAGS_report), {{"parallel", layout.ToText()},
                                             {"world_size", GetWorldSize()},
                                             {"steps", trainer.steps()},
