@@ -151,7 +151,9 @@ class TrainTest(unittest.TestCase):
             before += line
             if "paused" in line:
                 break
-        self.assertEqual(os.listdir(checkpoint), ["step-4"], before)
+        self.assertEqual(
+            [name.split(".")[0] for name in os.listdir(checkpoint)],
+            ["step-4"], before)
         victim = nproc - 1
         pid = self.find_rank(process.pid, victim)
         os.kill(pid, signal.SIGKILL)
