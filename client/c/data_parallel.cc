@@ -159,6 +159,7 @@ json ToJson(const DataParallel::LoggingData& data) {
       {"bucket_sizes", data.bucket_sizes},
       {"has_rebuilt_buckets", data.has_rebuilt_buckets},
       {"has_symmetric_buckets", data.has_symmetric_buckets},
+      {"symmetric_bucket_count", data.symmetric_bucket_count},
       {"num_iterations", data.num_iterations},
       {"unused_parameters", data.unused_parameters},
       {"last", ToJson(data.last)},

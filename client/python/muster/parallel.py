@@ -66,11 +66,11 @@ class Times(NamedTuple):
 
     #: From the first ready() to the last.
     backward_compute_time: float
-    #: From the start of the first bucket to the end of finish_step's waits.
+    #: In which at least one bucket was being reduced.
     backward_comm_time: float
-    #: From the start of the first bucket to the last ready().
+    #: The part of it before the last ready(), which is hidden.
     backward_compute_comm_overlap_time: float
-    #: finish_step's waits: communication that was not hidden.
+    #: The rest of it, for which the step waits.
     exposed_comm_time: float
 
 
@@ -85,7 +85,9 @@ class LoggingData(NamedTuple):
     #: In bytes, in the order of the buckets.
     bucket_sizes: List[int]
     has_rebuilt_buckets: bool
+    #: Whether all are in memory that the ranks share, and how many are.
     has_symmetric_buckets: bool
+    symmetric_bucket_count: int
     #: Steps that have reduced.
     num_iterations: int
     #: The parameters that no rank used in the last step for which that was
@@ -143,7 +145,8 @@ class DataParallel(GroupUser):
             the first of each type is smaller.
         find_unused_parameters: a step may leave parameters out, which count as
             zeros.
-        static_graph: every step of a rank uses the parameters of its first.
+        static_graph: every step of a rank uses the parameters that it used in
+            the first in which no rank was in shadow_step().
         hook: how gradients are sent: "all_reduce"; rounded, "fp16" or "bf16"; as
             8 bits with scales and error feedback, "int8" or "fp8"; or a
             PowerSgd. A hook of one's own needs C++ (communication_hooks.h).
@@ -244,9 +247,10 @@ class DataParallel(GroupUser):
             self._ready.clear()
 
     def shadow_step(self) -> None:
-        """Takes part with zeros in one step of the others, from begin_step() to
+        """Takes part in one step of the others, from begin_step() to
         finish_step(), for a rank that has no more input.
 
+        It gives what it has accumulated within no_sync(), and zeros for the rest.
         Afterwards the gradients are the averages. Steps within no_sync() need no
         shadow.
         """
