@@ -74,12 +74,12 @@ Shards ToShards(const muster_checkpoint_shard* shards, size_t count,
   return to;
 }
 
-// Calls `save` with the shards. If one is bad, throws what is wrong with it
-// once the other ranks know.
-template <typename Save>
-auto SaveShards(const Shards& state, Save save) {
+// Makes a call of all ranks with the shards. If one is bad, throws what is
+// wrong with it once the other ranks know.
+template <typename Call>
+auto CallWithShards(const Shards& state, Call call) {
   try {
-    return save(state.shards);
+    return call(state.shards);
   } catch (const DistError&) {
     if (state.fault.has_value()) throw ArgumentError(*state.fault);
     throw;
@@ -92,6 +92,16 @@ CheckpointValues ToValues(const muster_checkpoint_value* values, size_t count) {
     to[ToString(value.name)] = ToString(value.text);
   }
   return to;
+}
+
+// A name, its text, the next name and so on.
+muster_strings* FromValues(const CheckpointValues& values) {
+  std::vector<std::string> texts;
+  for (const auto& [name, text] : values) {
+    texts.push_back(name);
+    texts.push_back(text);
+  }
+  return MakeStrings(std::move(texts));
 }
 
 CheckpointStorage& ToStorage(muster_checkpoint_storage* storage) {
@@ -138,7 +148,7 @@ muster_status muster_save_checkpoint(
         .values = muster::c::ToValues(from.values, from.value_count),
         .keep_newest = from.keep_newest,
         .keep_every = from.keep_every};
-    muster::c::SaveShards(
+    muster::c::CallWithShards(
         muster::c::ToShards(state, shard_count, "state"),
         [&](const std::vector<muster::CheckpointShard>& shards) {
           muster::SaveCheckpoint(to, step, shards, save);
@@ -178,7 +188,7 @@ muster_status muster_save_checkpoint_async(
     muster::c::CheckIsHere(handle.fork_guard, "the checkpointer");
     const muster::CheckpointValues texts =
         muster::c::ToValues(values, value_count);
-    return muster::c::SaveShards(
+    return muster::c::CallWithShards(
         muster::c::ToShards(state, shard_count, "state"),
         [&](const std::vector<muster::CheckpointShard>& shards) {
           return new muster_pending_checkpoint{
@@ -222,18 +232,50 @@ muster_status muster_load_checkpoint(
     if (boxes.fault.has_value()) throw muster::c::ArgumentError(*boxes.fault);
     muster::LoadedCheckpoint loaded = muster::LoadCheckpoint(
         to, step, boxes.shards, {.strict = from.not_strict == 0});
-    std::vector<std::string> texts;
-    for (const auto& [name, text] : loaded.values) {
-      texts.push_back(name);
-      texts.push_back(text);
-    }
     std::unique_ptr<muster_strings> names(
         muster::c::MakeStrings(std::move(loaded.missing)));
     if (values != nullptr) {
-      *values = muster::c::MakeStrings(std::move(texts));
+      *values = muster::c::FromValues(loaded.values);
     }
     if (missing != nullptr) *missing = names.release();
   });
+}
+
+muster_status muster_load_newest_checkpoint(
+    muster_checkpoint_storage* storage, const muster_checkpoint_shard* shards,
+    size_t shard_count, muster_group* group,
+    const muster_load_newest_options* options, int64_t* step,
+    muster_strings** values) {
+  return Guard(__func__, [&] {
+    if (values != nullptr) *values = nullptr;
+    int64_t& found = Need(step, "step");
+    const muster_load_newest_options from = muster::c::ReadOptions(options);
+    muster::CheckpointStorage& to = ToStorage(storage);
+    const auto loaded = muster::c::CallWithShards(
+        muster::c::ToShards(shards, shard_count, "shards"),
+        [&](const std::vector<muster::CheckpointShard>& boxes) {
+          return muster::LoadNewestCheckpoint(
+              to, boxes,
+              {.group = muster::c::ToGroup(group),
+               .timeout = muster::c::ToMilliseconds(from.timeout_ms)});
+        });
+    if (values != nullptr && loaded.has_value()) {
+      *values = muster::c::FromValues(loaded->values);
+    }
+    found = loaded.has_value() ? loaded->step : -1;
+  });
+}
+
+muster_status muster_verify_checkpoint(muster_checkpoint_storage* storage,
+                                       int64_t step) {
+  return Guard(__func__,
+               [&] { muster::VerifyCheckpoint(ToStorage(storage), step); });
+}
+
+muster_status muster_remove_checkpoint(muster_checkpoint_storage* storage,
+                                       int64_t step) {
+  return Guard(__func__,
+               [&] { muster::RemoveCheckpoint(ToStorage(storage), step); });
 }
 
 muster_status muster_list_checkpoints(muster_checkpoint_storage* storage,

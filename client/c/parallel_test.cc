@@ -248,9 +248,6 @@ TEST_F(ParallelTest, ACheckpointIsLoadedByParts) {
     EXPECT_OK(
         muster_save_checkpoint(storage_, step, &shard, 1, nullptr, &options));
   }
-  EXPECT_FAILS(
-      muster_save_checkpoint(storage_, 3, &shard, 1, nullptr, &options),
-      MUSTER_ALREADY_EXISTS, "step 3");
   size_t count = 0;
   EXPECT_OK(muster_list_checkpoints(storage_, nullptr, 0, &count));
   EXPECT_EQ(count, 2U);
@@ -281,6 +278,41 @@ TEST_F(ParallelTest, ACheckpointIsLoadedByParts) {
   EXPECT_THAT(Take(missing), ElementsAre("other"));
   EXPECT_OK(muster_load_checkpoint(storage_, 2, wanted.data(), 1, nullptr,
                                    nullptr, nullptr));
+}
+
+TEST_F(ParallelTest, TheNewestCheckpointIsVerifiedLoadedAndRemoved) {
+  muster_checkpoint_shard shard = {};
+  shard.name = "w";
+  shard.local = &weights_tensor_;
+  int64_t step = 0;
+  muster_strings* values = nullptr;
+  EXPECT_OK(muster_load_newest_checkpoint(storage_, &shard, 1, nullptr, nullptr,
+                                          &step, &values));
+  EXPECT_EQ(step, -1);
+  EXPECT_EQ(values, nullptr);
+  const muster_checkpoint_value value = {"epoch", "7"};
+  muster_save_checkpoint_options options = {};
+  options.size = sizeof(options);
+  options.values = &value;
+  options.value_count = 1;
+  EXPECT_OK(muster_save_checkpoint(storage_, 5, &shard, 1, nullptr, &options));
+  weights_ = {0, 0};
+  EXPECT_OK(muster_verify_checkpoint(storage_, 5));
+  EXPECT_OK(muster_load_newest_checkpoint(storage_, &shard, 1, nullptr, nullptr,
+                                          &step, &values));
+  EXPECT_EQ(step, 5);
+  EXPECT_THAT(weights_, ElementsAre(1, 2));
+  EXPECT_THAT(Take(values), ElementsAre("epoch", "7"));
+  shard.local = nullptr;
+  EXPECT_FAILS(muster_load_newest_checkpoint(storage_, &shard, 1, nullptr,
+                                             nullptr, &step, nullptr),
+               MUSTER_INVALID_ARGUMENT, "\"w\" has no tensor");
+  EXPECT_FAILS(muster_load_newest_checkpoint(storage_, &shard, 1, nullptr,
+                                             nullptr, nullptr, nullptr),
+               MUSTER_INVALID_ARGUMENT, "argument step is NULL");
+  EXPECT_OK(muster_remove_checkpoint(storage_, 5));
+  EXPECT_FAILS(muster_remove_checkpoint(storage_, 5), MUSTER_NOT_FOUND, "5");
+  EXPECT_FAILS(muster_verify_checkpoint(storage_, 5), MUSTER_NOT_FOUND, "5");
 }
 
 TEST_F(ParallelTest, ACheckpointIsWrittenWhileTheProgramGoesOn) {

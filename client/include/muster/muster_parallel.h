@@ -171,16 +171,16 @@ typedef struct muster_save_checkpoint_options {
   /* Those of the group's rank 0 count. */
   const muster_checkpoint_value* values;
   size_t value_count;
-  /* Afterwards removes all checkpoints but this one, those of the `keep_newest`
-   * highest steps, and those whose step is a multiple of `keep_every`. 0: no
-   * other is removed; no other is kept. */
+  /* Afterwards removes all checkpoints but the `keep_newest` newest ones, of
+   * which this is one, and those whose step is a multiple of `keep_every`. 0:
+   * no other is removed; no other is kept. */
   int64_t keep_newest;
   int64_t keep_every;
 } muster_save_checkpoint_options;
 
 /* Saves a checkpoint, and returns when it is durable. All ranks of the group
  * make the call; their boxes together cover each tensor, and may be the same.
- * The error is the same on all ranks, and then there is no such checkpoint. */
+ * The error is the same on all ranks, and then nothing is saved or replaced. */
 muster_status muster_save_checkpoint(
     muster_checkpoint_storage* storage, int64_t step,
     const muster_checkpoint_shard* state, size_t shard_count,
@@ -241,7 +241,33 @@ muster_status muster_load_checkpoint(
     const muster_load_checkpoint_options* options, muster_strings** values,
     muster_strings** missing);
 
-/* The steps of all checkpoints, ascending. Writes at most `capacity` of them;
+typedef struct muster_load_newest_options {
+  size_t size;
+  /* For each wait for the other ranks' loading. */
+  int64_t timeout_ms;
+} muster_load_newest_options;
+
+/* Loads the newest checkpoint that no rank finds damaged. All ranks of the
+ * group make the call, each with its own shards. `step` becomes its step, or -1
+ * if there is no checkpoint; `values` as above. The error is the same on all
+ * ranks: MUSTER_DATA_LOSS if all checkpoints are damaged. */
+muster_status muster_load_newest_checkpoint(
+    muster_checkpoint_storage* storage, const muster_checkpoint_shard* shards,
+    size_t shard_count, muster_group* group,
+    const muster_load_newest_options* options, int64_t* step,
+    muster_strings** values);
+
+/* Reads a whole checkpoint and compares all checksums. The call is local. */
+muster_status muster_verify_checkpoint(muster_checkpoint_storage* storage,
+                                       int64_t step);
+
+/* Removes a checkpoint. The call is local: make it on one rank, while no save
+ * runs. */
+muster_status muster_remove_checkpoint(muster_checkpoint_storage* storage,
+                                       int64_t step);
+
+/* The steps of all checkpoints, from the oldest to the newest, which is the one
+ * that was saved last. Writes at most `capacity` of them;
  * `count` becomes their number. */
 muster_status muster_list_checkpoints(muster_checkpoint_storage* storage,
                                       int64_t* steps, size_t capacity,

@@ -93,9 +93,8 @@ def train(options):
     first, storage = 0, None
     if options.checkpoint_dir:
         storage = checkpoint.DirectoryStorage(options.checkpoint_dir)
-        first = checkpoint.newest_step(storage) or 0
-    if first:
-        checkpoint.load(storage, first, state)
+        loaded = checkpoint.load_newest(storage, state)
+        first = loaded.step if loaded else 0
     for epoch in range(first, options.epochs):
         # The same order on all ranks; each takes every size-th image of a batch.
         order = np.random.default_rng((options.seed, epoch)).permutation(

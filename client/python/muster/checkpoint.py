@@ -5,15 +5,15 @@
     storage = checkpoint.DirectoryStorage("/checkpoints/run-7")
     checkpoint.save(storage, 100, {"weights": weights}, {"epoch": "3"})
     ...
-    step = checkpoint.newest_step(storage)
-    if step is not None:
-        epoch = int(checkpoint.load(storage, step, {"weights": weights})
-                    .values["epoch"])
+    loaded = checkpoint.load_newest(storage, {"weights": weights})
+    if loaded is not None:
+        epoch = int(loaded.values["epoch"])
 
 A checkpoint is a folder of safetensors files, which other programs read, too, and
 of "checkpoint.json". It is whole or absent, and every part has checksums. It can
 be loaded on another number of ranks that hold other parts.
-Only one save at a time may run in a storage.
+Only one save at a time may run in a storage. The newest checkpoint is the one
+that was saved last; of one step, a later save replaces the earlier one.
 
 `state` and `shards` are a dict of whole arrays by name, or a list of Shards and
 of pairs (name, array). Arrays are on the CPU and contiguous, of any type but
@@ -53,8 +53,9 @@ State = Union[Mapping[str, Any], Iterable[Union[Shard, Tuple[str, Any]]]]
 
 
 class Loaded(NamedTuple):
-    """What load() has found."""
+    """What load() and load_newest() have found."""
 
+    step: int
     #: As they were saved.
     values: Dict[str, str]
     #: The names of the tensors that the checkpoint lacks.
@@ -84,18 +85,18 @@ def save(storage: DirectoryStorage, step: int, state: State,
     cover each tensor, without overlap, except that several ranks may have the
     same box, which one of them writes.
 
-    step: not negative; there must be no checkpoint of it.
+    step: not negative. An earlier checkpoint of it is replaced.
     values: texts by name; those of the group's rank 0 are stored.
-    keep_newest: afterwards all checkpoints are removed but this one, those of so
-        many highest steps, and those whose step is a multiple of `keep_every`.
+    keep_newest: afterwards all checkpoints are removed but so many newest ones,
+        of which this is one, and those whose step is a multiple of `keep_every`.
         0 removes none.
     timeout: of each wait for the other ranks' writing; None is the group's.
 
-    The error is the same on all ranks, and then there is no such checkpoint:
-    ArgumentError (the text names tensor, ranks and boxes), Error with
-    ALREADY_EXISTS, or with the code of what failed in the file system; on a rank
-    whose own array is bad it is the error of that array. Also raises what a
-    collective raises. Ctrl-C ends the group.
+    The error is the same on all ranks, and then nothing is saved or replaced:
+    ArgumentError (the text names tensor, ranks and boxes), or Error with the
+    code of what failed in the file system; on a rank whose own array is bad it
+    is the error of that array. Also raises what a collective raises. Ctrl-C ends
+    the group.
     """
     shards = _to_shards(state, "state", writable=False)
     options = make_options(
@@ -202,8 +203,8 @@ def load(storage: DirectoryStorage, step: int, shards: State,
         change, and is in Loaded.missing.
 
     Raises ArgumentError (a bad array; another shape or type than in the
-    checkpoint), and Error with NOT_FOUND (no such checkpoint, tensor or file) or
-    DATA_LOSS (a file is truncated or damaged). The text names file and tensor.
+    checkpoint), and Error with NOT_FOUND (no such checkpoint or tensor) or
+    DATA_LOSS (a file is missing or damaged). The text names file and tensor.
     Arrays may be filled in part then.
     """
     boxes = _to_shards(shards, "shards", writable=True)
@@ -221,12 +222,54 @@ def load(storage: DirectoryStorage, step: int, shards: State,
                  boxes.table, boxes.count, byref(options), byref(values),
                  byref(missing), undo=release)
     names = [text.decode() for text in take_strings(missing)]
-    texts = [text.decode() for text in take_strings(values)]
-    return Loaded(dict(zip(texts[::2], texts[1::2])), names)
+    return Loaded(step, _take_values(values), names)
+
+
+def load_newest(storage: DirectoryStorage, shards: State,
+                group: Optional[Group] = None, *,
+                timeout: Timeout = None) -> Optional[Loaded]:
+    """Loads the newest checkpoint that no rank finds damaged.
+
+    All ranks of the group make the call, each with its own shards. Returns None
+    if there is no checkpoint: then nothing has changed. A tensor that the
+    checkpoint lacks is an error.
+
+    timeout: of each wait for the other ranks' loading; None is the group's.
+
+    The error is the same on all ranks: as of load(), but DATA_LOSS only if all
+    checkpoints are damaged; on a rank whose own array is bad it is the error of
+    that array. Also raises what a collective raises. Ctrl-C ends the group.
+    """
+    boxes = _to_shards(shards, "shards", writable=True)
+    options = make_options(_abi.muster_load_newest_options,
+                           timeout_ms=to_milliseconds(timeout))
+    step, values = c_int64(), c_void_p()
+    loads = GroupUser(group)
+    boxes.run(lambda: loads._wait(
+        library.muster_load_newest_checkpoint, storage._handle, boxes.table,
+        boxes.count, loads._group, byref(options), byref(step), byref(values),
+        undo=lambda: library.muster_strings_release(values)))
+    if step.value < 0:
+        return None
+    return Loaded(step.value, _take_values(values), [])
+
+
+def verify(storage: DirectoryStorage, step: int) -> None:
+    """Reads a whole checkpoint, and raises the error of load() if it is damaged.
+
+    The call is local.
+    """
+    check_slowly(library.muster_verify_checkpoint, storage._handle, step)
+
+
+def remove(storage: DirectoryStorage, step: int) -> None:
+    """Removes a checkpoint. The call is local: make it on one rank, while no
+    save runs. Raises Error with NOT_FOUND if there is none."""
+    check_slowly(library.muster_remove_checkpoint, storage._handle, step)
 
 
 def list_steps(storage: DirectoryStorage) -> List[int]:
-    """The steps of all checkpoints, ascending.
+    """The steps of all checkpoints, from the oldest to the newest.
 
     While ranks save, one may see a checkpoint before another does: ask on one
     rank, and tell the others.
@@ -235,7 +278,7 @@ def list_steps(storage: DirectoryStorage) -> List[int]:
 
 
 def newest_step(storage: DirectoryStorage) -> Optional[int]:
-    """The highest step, if there is any checkpoint. As list_steps()."""
+    """The step of the newest one, if there is any. As list_steps()."""
     steps = list_steps(storage)
     return steps[-1] if steps else None
 
@@ -256,6 +299,8 @@ class _Shards:
             if self.tensors.error is None:
                 raise
             raise self.tensors.error from error
+        if self.tensors.error is not None:
+            raise self.tensors.error
 
 
 def _to_shards(state: State, argument: str, writable: bool) -> _Shards:
@@ -283,6 +328,11 @@ def _to_shards(state: State, argument: str, writable: bool) -> _Shards:
         entry.ndim = len(shard.offsets)
     table.kept = tensors  # as long as the call
     return _Shards(table, len(shards), tensors)
+
+
+def _take_values(values: c_void_p) -> Dict[str, str]:
+    texts = [text.decode() for text in take_strings(values)]
+    return dict(zip(texts[::2], texts[1::2]))
 
 
 def _to_values(values: Optional[Mapping[str, str]]) -> Any:

@@ -116,27 +116,72 @@ def test_what_the_checkpoint_lacks_is_an_error_or_missing(storage):
 
 
 def list_files(folder):
-    """The safetensors files of the only checkpoint."""
+    """The safetensors files of all checkpoints."""
     return sorted(glob.glob(f"{folder}/step-*/*.safetensors"))
+
+
+def damage(path):
+    """Changes the last byte of a file, which is not 0xff."""
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
 
 
 def test_a_damaged_file_is_an_error(storage, folder, rank):
     checkpoint.save(storage, 1, {"w": np.ones(100)})
     if rank == 0:
-        with open(list_files(folder)[0], "r+b") as file:
-            file.seek(-1, os.SEEK_END)
-            file.write(b"\xff")
+        damage(list_files(folder)[0])
     muster.barrier()
     with pytest.raises(muster.Error, match='tensor "w"') as caught:
         checkpoint.load(storage, 1, {"w": np.zeros(100)})
     assert caught.value.code == muster.Code.DATA_LOSS
 
 
-def test_a_second_checkpoint_of_a_step_is_refused(storage):
-    checkpoint.save(storage, 1, {"w": np.ones(2)})
-    with pytest.raises(muster.Error, match="step 1: exists already") as caught:
-        checkpoint.save(storage, 1, {"w": np.ones(2)})
-    assert caught.value.code == muster.Code.ALREADY_EXISTS
+def test_a_later_checkpoint_of_a_step_replaces_the_earlier_one(storage):
+    checkpoint.save(storage, 2, {"w": np.ones(2)})
+    checkpoint.save(storage, 1, {"w": np.full(2, 5.0)})
+    checkpoint.save(storage, 1, {"w": np.full(2, 6.0)})
+    muster.barrier()
+    assert checkpoint.list_steps(storage) == [2, 1]
+    assert checkpoint.newest_step(storage) == 1
+    array = np.zeros(2)
+    checkpoint.load(storage, 1, {"w": array})
+    assert (array == 6).all()
+
+
+def test_the_newest_undamaged_checkpoint_is_loaded(storage, folder, rank, size):
+    part = rows(rank, size)
+    assert checkpoint.load_newest(storage, [part]) is None
+    checkpoint.save(storage, 1, [part], {"epoch": "7"})
+    checkpoint.save(storage, 2, {"rows": np.ones((2 * size, 3), np.float32)})
+    checkpoint.verify(storage, 2)
+    muster.barrier()
+    if rank == 0:
+        damage([path for path in list_files(folder) if "step-2" in path][0])
+    muster.barrier()
+    with pytest.raises(muster.Error, match="rows") as caught:
+        checkpoint.verify(storage, 2)
+    assert caught.value.code == muster.Code.DATA_LOSS
+    whole = np.zeros((2 * size, 3), np.float32)
+    loaded = checkpoint.load_newest(storage, {"rows": whole})
+    assert (loaded.step, loaded.values) == (1, {"epoch": "7"})
+    np.testing.assert_array_equal(whole.ravel(), np.arange(6 * size))
+    # A bad array of one rank is an error on all.
+    array = whole.copy()
+    array.flags.writeable = rank != size - 1
+    with pytest.raises(muster.ArgumentError,
+                       match=r"argument shards\['rows'\]: the array is read-only"
+                       if rank == size - 1 else f"rank {size - 1}"):
+        checkpoint.load_newest(storage, {"rows": array})
+    muster.barrier()
+    if rank == 0:
+        checkpoint.remove(storage, 1)
+        with pytest.raises(muster.Error, match="step 1"):
+            checkpoint.remove(storage, 1)
+    muster.barrier()
+    with pytest.raises(muster.Error) as caught:
+        checkpoint.load_newest(storage, {"rows": whole})
+    assert caught.value.code == muster.Code.DATA_LOSS
 
 
 def strided(_):
