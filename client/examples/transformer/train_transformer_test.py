@@ -161,6 +161,7 @@ class TrainTest(unittest.TestCase):
         out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, out)
         self.assertIn("was killed by signal 9", out)
+        self.assertEqual(out.count("exited with status 75"), nproc - 1, out)
         # The others say who it was.
         self.assertRegex(out, rf"\[\d\]: .*rank {victim} \(\S+, pid {pid}\)")
         self.assertIn("going on after step 4\n", out)
