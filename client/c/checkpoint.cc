@@ -62,15 +62,23 @@ void ToShard(const muster_checkpoint_shard& from, const char* argument,
 Shards ToShards(const muster_checkpoint_shard* shards, size_t count,
                 const char* argument) {
   Shards to;
-  for (const muster_checkpoint_shard& from : ToSpan(shards, count, argument)) {
-    CheckpointShard& shard = to.shards.emplace_back();
+  const auto guard = [&](const auto& convert) {
     try {
-      ToShard(from, argument, shard);
+      convert();
     } catch (const ArgumentError& error) {
       if (!to.fault.has_value()) to.fault = error;
-      shard.local = Tensor(nullptr, DataType::kUint8, {1});
+      to.shards.emplace_back().local = Tensor(nullptr, DataType::kUint8, {1});
     }
-  }
+  };
+  guard([&] {
+    for (const auto& from : ToSpan(shards, count, argument)) {
+      guard([&] {
+        CheckpointShard shard;
+        ToShard(from, argument, shard);
+        to.shards.push_back(std::move(shard));
+      });
+    }
+  });
   return to;
 }
 

@@ -180,7 +180,9 @@ struct LoadedCheckpoint {
 
 // Fills the boxes of `shards` from a checkpoint. They need not be boxes of
 // which it was saved. The call is local: each rank asks for what it needs, and
-// a program without a group may load, too. Reads only the parts of files that
+// a program without a group may load, too. If the step may be saved again
+// meanwhile, ranks could find different saves of it: LoadNewestCheckpoint takes
+// one for all. Reads only the parts of files that
 // have elements of the boxes, as whole MiBs, and needs memory for one of these
 // and for "checkpoint.json". Every MiB is verified before it is used.
 //

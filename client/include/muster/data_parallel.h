@@ -124,7 +124,8 @@ class DataParallel : public Joinable {
   // kInvalidArgument (something differs: the text names the first that does,
   // and both values; no parameters, or two of one name; a tensor of another
   // type or shape than above; two tensors that have the same memory; a size
-  // that is not positive), kUnimplemented (CUDA tensors).
+  // that is not positive), kUnimplemented (CUDA tensors), kResourceExhausted
+  // (a rank has no memory for the buckets).
   explicit DataParallel(std::vector<Parameter> parameters,
                         const DataParallelOptions& options = {});
   ~DataParallel() override;
@@ -157,7 +158,8 @@ class DataParallel : public Joinable {
   // rank, without find_unused_parameters, or in a later step of a static graph.
   // The text names the ranks and their parameters: 8 of them, all at debug
   // levels INFO and DETAIL. The gradients have no meaning then, and the next
-  // step may begin.
+  // step may begin. Throws kFailedPrecondition on this rank alone, and the step
+  // goes on, if BeginStep is missing or if calls of Ready have not returned.
   //
   // The first reduced FinishStep may build the buckets anew: then Gradient()
   // returns other memory, to which the averages were copied.
@@ -178,7 +180,8 @@ class DataParallel : public Joinable {
   // rank that took part in the last step to all ranks, because shadows have
   // made no updates (torch's _sync_final_model). An optimizer's state is the
   // program's: a joinable after this one may make the update in its ShadowStep,
-  // from the averages.
+  // from the averages. Throws DistError (kInvalidArgument) unless the last one
+  // of last_ranks is a rank of the group.
   void FinishJoin(const JoinResult& result) override;
 
   std::shared_ptr<ProcessGroup> join_group() const override;

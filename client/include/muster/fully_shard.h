@@ -59,7 +59,8 @@ struct FullyShardOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;
   // For hybrid sharding: the ranks that hold the same shard as this one. With a
   // mesh of the dimensions (replicate, shard), `group` is mesh.GetGroup(1) and
-  // this is mesh.GetGroup(0). All lines of the mesh have the same sizes. Null:
+  // this is mesh.GetGroup(0). All lines of the mesh have the same sizes, and
+  // ascending ranks, so that replicas are one rank of their groups. Null:
   // no replicas.
   std::shared_ptr<ProcessGroup> replicate_group = nullptr;
   // Mixed precision: the type of Value and Gradient, and of the all-gather:

@@ -133,6 +133,32 @@ MemberInfo FindMember(int rank, const std::vector<Group>& groups) {
   return {.rank = rank};
 }
 
+// Finds the rank to blame. `mine` are this rank's arguments, as one text,
+// and `fault` is what is wrong with them alone. No rank is to blame if the
+// weight is 0.
+Statement FindWorst(const std::string& call, const std::string& mine,
+                    const Status& fault, const std::vector<Group>& groups) {
+  if (IsSameOnAllRanks(mine, !fault.ok(), groups)) return {};
+  const int rank = groups[0]->ranks()[static_cast<size_t>(groups[0]->rank())];
+  const Statement first = FindFirst({.rank = rank, .texts = {mine}}, groups);
+  Status failure = OkStatus();
+  int64_t weight = 0;
+  if (!fault.ok()) {
+    failure = Status(fault.code(), absl::StrCat(call, ": rank ", rank, ": ",
+                                                fault.message()));
+    weight = 2;
+  } else if (mine != first.texts[0]) {
+    failure = InvalidArgumentError(
+        FindDifference(mine, rank, first.texts[0], first.rank));
+    weight = 1;
+  }
+  return FindFirst({.weight = weight,
+                    .rank = rank,
+                    .texts = {absl::StrCat(static_cast<int>(failure.code())),
+                              failure.message()}},
+                   groups);
+}
+
 }  // namespace
 
 void Agreement::AddNumber(std::string argument, double value) {
@@ -162,27 +188,16 @@ std::string Agreement::ToText() const {
 uint64_t Agreement::ComputeHash() const { return HashBytes(ToText()); }
 
 void Agreement::Check(const std::vector<Group>& groups) const {
-  const std::string mine = ToText();
-  if (IsSameOnAllRanks(mine, !fault_.ok(), groups)) return;
-  const int rank = groups[0]->ranks()[static_cast<size_t>(groups[0]->rank())];
-  const Statement first = FindFirst({.rank = rank, .texts = {mine}}, groups);
-  Status failure = OkStatus();
-  int64_t weight = 0;
-  if (!fault_.ok()) {
-    failure = Status(fault_.code(), absl::StrCat(call_, ": rank ", rank, ": ",
-                                                 fault_.message()));
-    weight = 2;
-  } else if (mine != first.texts[0]) {
-    failure = InvalidArgumentError(
-        FindDifference(mine, rank, first.texts[0], first.rank));
-    weight = 1;
+  Statement worst;
+  try {
+    worst = FindWorst(call_, ToText(), fault_, groups);
+  } catch (const DistError& error) {
+    // A rank of another group of the mesh must not wait for this one.
+    if (groups.size() > 1) {
+      for (const Group& group : groups) group->Abort(error.what());
+    }
+    throw;
   }
-  const Statement worst =
-      FindFirst({.weight = weight,
-                 .rank = rank,
-                 .texts = {absl::StrCat(static_cast<int>(failure.code())),
-                           failure.message()}},
-                groups);
   if (worst.weight == 0) return;
   Throw(ErrorSource::kControl,
         WithCulprits(Status(static_cast<StatusCode>(std::stoi(worst.texts[0])),

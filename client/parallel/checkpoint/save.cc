@@ -353,7 +353,8 @@ Status CheckpointSave::WriteManifest(const Manifest& manifest) const {
 }
 
 void CheckpointSave::RemoveUnfinished() const {
-  const Status removed = storage_.Remove(folder_);
+  const Status removed =
+      base::Guarded([&] { return storage_.Remove(folder_); });
   LOG_IF(WARNING, !removed.ok()) << "a part of a checkpoint stays: " << removed;
 }
 

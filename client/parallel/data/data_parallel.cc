@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "base/text.h"
 #include "client/control/throw.h"
 #include "client/groups/group_state.h"
+#include "client/parallel/agreement/agreement.h"
 #include "client/parallel/data/buckets.h"
 #include "client/parallel/data/parameter_checks.h"
 #include "client/parallel/data/step_log.h"
@@ -80,7 +82,13 @@ class DataParallel::Reducer {
     // Gradients come from the last layer to the first.
     order_.resize(parameters_.size());
     std::iota(order_.rbegin(), order_.rend(), size_t{0});
-    buckets_.Build(order_, [](size_t) { return false; });
+    internal::Agreement built("data_parallel");
+    try {
+      buckets_.Build(order_, [](size_t) { return false; });
+    } catch (const std::bad_alloc&) {
+      built.AddFault(ResourceExhaustedError("no memory for the buckets"));
+    }
+    built.Check({group_});
     log_.SetBuckets(buckets_, /*rebuilt=*/false);
     log_.LogStart();
   }
@@ -167,9 +175,17 @@ class DataParallel::Reducer {
       CheckNotFailed();
     }
     const std::vector<int> ranks = group_->ranks();
-    const auto source = static_cast<int>(
-        std::find(ranks.begin(), ranks.end(), result.last_ranks.back()) -
-        ranks.begin());
+    const auto last =
+        result.last_ranks.empty()
+            ? ranks.end()
+            : std::find(ranks.begin(), ranks.end(), result.last_ranks.back());
+    if (last == ranks.end()) {
+      internal::Throw(
+          internal::ErrorSource::kControl,
+          InvalidArgumentError("data_parallel: argument result: last_ranks has "
+                               "no rank of the group"));
+    }
+    const auto source = static_cast<int>(last - ranks.begin());
     Guard([&] {
       Broadcast(GetValues(), source);
       if (options_.broadcast_buffers) Broadcast(GetBuffers(), source);

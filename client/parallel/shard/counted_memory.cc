@@ -49,6 +49,8 @@ void AllocateTogether(const std::string& what,
   } catch (const std::exception& error) {
     agreement.AddFault(
         ResourceExhaustedError(absl::StrCat("no memory: ", error.what())));
+  } catch (...) {
+    agreement.AddFault(ResourceExhaustedError("no memory: an exception"));
   }
   agreement.Check(groups);
 }

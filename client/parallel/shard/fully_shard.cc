@@ -163,11 +163,19 @@ void MeetReplicas(const ShardRanks& ranks) {
       state[1] = failure.empty() ? 0 : 1;
       group->AllReduce(Tensor(state, {2}), {.op = ReduceOp::kMax});
     } while (state[0] == 1 && state[1] == 0);
-    if (state[1] == 1) {
-      Agreement end(what);
-      if (!failure.empty()) end.AddFault(InvalidArgumentError(failure));
-      end.Check({group});
+    if (state[1] == 0) {
+      // The highest shard of the replicas, and the lowest.
+      int64_t shards[2] = {group->rank(), -group->rank()};
+      replicas->AllReduce(Tensor(shards, {2}), {.op = ReduceOp::kMax});
+      if (shards[0] != -shards[1]) {
+        failure = absl::StrCat("argument replicate_group: its ranks are ranks ",
+                               -shards[1], " to ", shards[0],
+                               " of their groups; they must hold one shard");
+      }
     }
+    Agreement end(what);
+    if (!failure.empty()) end.AddFault(InvalidArgumentError(failure));
+    end.Check({group});
   } catch (const DistError& error) {
     if (replicas != nullptr) replicas->Abort(error.what());
     throw;

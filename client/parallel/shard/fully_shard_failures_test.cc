@@ -188,8 +188,8 @@ TEST(FullyShardFailuresTest, AReplicateGroupOfSomeRanksIsAnErrorOfAllRanks) {
                             if (rank.replica * 3 + rank.shard != lacks) return;
                             options.replicate_group = nullptr;
                           }),
-                Each(AllOf(HasSubstr("no replicate_group"),
-                           HasSubstr("has a replicate_group"))));
+                Each(AllOf(HasSubstr("argument replicate_group: "),
+                           HasSubstr("has none"), HasSubstr("has a group"))));
   }
   EXPECT_THAT(Construct(2, 2,
                         [&](const ShardRank& rank, auto&, auto& options) {
@@ -200,6 +200,21 @@ TEST(FullyShardFailuresTest, AReplicateGroupOfSomeRanksIsAnErrorOfAllRanks) {
                              "group, but not in replicate_group")));
 }
 
+// As the groups of a mesh whose ranks do not ascend.
+TEST(FullyShardFailuresTest, ReplicasOfDifferentShardsAreAnErrorOfAllRanks) {
+  LocalGroups equal(2);
+  LocalGroups other(2);
+  EXPECT_THAT(Construct(2, 2,
+                        [&](const ShardRank& rank, auto&, auto& options) {
+                          const LocalGroups& replicas =
+                              rank.replica == rank.shard ? equal : other;
+                          options.replicate_group = replicas.at(rank.replica);
+                        }),
+              Each(HasSubstr("argument replicate_group: its ranks are ranks 0 "
+                             "to 1 of their groups; they must hold one "
+                             "shard")));
+}
+
 TEST(FullyShardFailuresTest, ARankWithoutMemoryFailsOnAll) {
   const auto construct = [](const AllocateFunction& allocate) {
     return Construct(2, 2, [&](const ShardRank& rank, auto&, auto& options) {
@@ -208,7 +223,7 @@ TEST(FullyShardFailuresTest, ARankWithoutMemoryFailsOnAll) {
     });
   };
   EXPECT_THAT(construct([](size_t) { return nullptr; }),
-              Each(HasSubstr("FullyShard: global rank 10: no memory: the "
+              Each(HasSubstr("FullyShard: rank 10: no memory: the "
                              "function that allocates returned null for 8 "
                              "bytes")));
   EXPECT_THAT(construct([](size_t) -> std::shared_ptr<void> {

@@ -153,7 +153,7 @@ TEST(ShardedOptimizerTest, ARankWithoutMemoryFailsOnAll) {
     options.allocate_state = [](size_t) { return nullptr; };
     ShardedOptimizer optimizer(AdamW(), {{"p", memory, memory}}, options);
   }),
-              Each(HasSubstr("ShardedOptimizer: global rank 0: no memory: the "
+              Each(HasSubstr("ShardedOptimizer: rank 0: no memory: the "
                              "function that allocates returned null for 128 "
                              "bytes")));
 }
