@@ -120,16 +120,26 @@ class DemoTest(unittest.TestCase):
             r"\ndemo: fsdp=2,tp=2: 40 steps, ")
 
     def test_wrong_arguments_are_named_before_anything_starts(self):
-        for option, message in [
+        for options, message in [
                 ("--nproc=3", "--nproc must divide 128, the images of a step, "
                  "got 3"),
                 ("--nproc=0", "--nproc must divide 128, the images of a step, "
                  "got 0"),
                 ("--epochs=0", "--epochs must be 1 or more, got 0"),
-                ("--steps=0", "--steps must be 1 or more, got 0"),
+                ("--steps=9", "--steps needs --parallel"),
+                ("--parallel=tp --steps=0", "--steps must be 1 or more, got 0"),
+                ("--parallel=tp --epochs=2", "--epochs has no effect with "
+                 "--parallel"),
+                ("--parallel=tp --nproc=3", "--nproc must divide 16, the "
+                 "sequences of a step, got 3"),
+                ("--parallel=rows", "got 'rows'"),
+                ("--parallel=", "got ''"),
+                ("--parallel=tp --text=/no/text", "--text '/no/text' is not a "
+                 "file"),
                 ("--nproc=2x", "invalid int value: '2x'")]:
             for check in ([], ["--check"]):
-                status, out, _ = self.finish(self.start(option, *check))
+                status, out, _ = self.finish(
+                    self.start(*options.split(), *check))
                 self.assertEqual(status, 2, out)
                 self.assertIn(message, out)
                 self.assertNotIn("coordinator at", out)

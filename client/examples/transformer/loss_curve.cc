@@ -1,5 +1,6 @@
 #include "client/examples/transformer/loss_curve.h"
 
+#include <cstdlib>
 #include <limits>
 #include <sstream>
 #include <stdexcept>

@@ -10,6 +10,7 @@
 // newest checkpoint.
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -97,8 +98,10 @@ TrainingSettings SettingsFromFlags(const Layout& layout, const Text& text) {
   positive(FLAGS_steps, "steps");
   positive(FLAGS_checkpoint_steps, "checkpoint_steps");
   settings.microbatches = absl::GetFlag(FLAGS_microbatches);
-  check(settings.microbatches >= 0, "microbatches", settings.microbatches,
-        "0 or more");
+  check(settings.microbatches >= 0 &&
+            settings.microbatches <= kStageMicrobatchesMax,
+        "microbatches", settings.microbatches,
+        absl::StrCat("0 to ", kStageMicrobatchesMax).c_str());
   if (settings.microbatches == 0) {
     settings.microbatches = layout.size("pp") > 1 ? 2 * layout.size("pp") : 1;
   }
@@ -115,10 +118,10 @@ TrainingSettings SettingsFromFlags(const Layout& layout, const Text& text) {
 }
 
 // Waits after a checkpoint as long as the file is there.
-void Pause(const PendingCheckpoint& checkpoint) {
+void Pause(Trainer& trainer) {
   const std::string file = absl::GetFlag(FLAGS_pause_file);
   if (file.empty() || !std::filesystem::exists(file)) return;
-  checkpoint.Wait();
+  trainer.AwaitCheckpoint();
   if (GetRank() == 0) std::printf("paused by %s\n", file.c_str());
   while (std::filesystem::exists(file)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -149,6 +152,12 @@ double TrainOn(Trainer& trainer) {
   while (trainer.steps() < steps) {
     loss = trainer.Step();
     const int64_t step = trainer.steps();
+    if (!std::isfinite(loss)) {
+      throw std::runtime_error(
+          absl::StrCat("the loss of step ", step, " is ", loss,
+                       "; try a smaller --learning_rate=",
+                       absl::GetFlag(FLAGS_learning_rate)));
+    }
     curve.Add(step, loss);
     if (speaks &&
         (step * kProgressLines / steps > (step - 1) * kProgressLines / steps)) {
@@ -156,9 +165,11 @@ double TrainOn(Trainer& trainer) {
                   static_cast<long long>(steps), loss);
     }
     if (has_checkpoints && (step % checkpoint_steps == 0 || step == steps)) {
-      Pause(trainer.Save());
+      trainer.Save();
+      Pause(trainer);
     }
   }
+  trainer.AwaitCheckpoint();
   return loss;
 }
 
@@ -181,24 +192,26 @@ void Train(const Layout& layout, const Text& text) {
   const double held_out_loss = trainer.ComputeHeldOutLoss();
   if (!speaks) return;
   const double bigram_loss = text.ComputeBigramLoss();
-  const double speed =
-      static_cast<double>((trainer.steps() - first) * settings.global_batch *
-                          settings.model.context) /
-      seconds;
-  if (trainer.steps() > first) {
-    std::printf("%.0f characters/s, %.1f s\n", speed, seconds);
-  }
   std::printf("held-out loss %.6f, of a bigram model %.6f\n", held_out_loss,
               bigram_loss);
-  WriteReport(absl::GetFlag(FLAGS_report), {{"parallel", layout.ToText()},
-                                            {"world_size", GetWorldSize()},
-                                            {"steps", trainer.steps()},
-                                            {"first_step", first},
-                                            {"loss", loss},
-                                            {"held_out_loss", held_out_loss},
-                                            {"bigram_loss", bigram_loss},
-                                            {"characters_per_second", speed},
-                                            {"train_seconds", seconds}});
+  nlohmann::json report = {
+      {"parallel", layout.ToText()},    {"world_size", GetWorldSize()},
+      {"steps", trainer.steps()},       {"first_step", first},
+      {"held_out_loss", held_out_loss}, {"bigram_loss", bigram_loss}};
+  const int64_t made = trainer.steps() - first;
+  if (made > 0) {
+    const double speed = static_cast<double>(made * settings.global_batch *
+                                             settings.model.context) /
+                         seconds;
+    std::printf("%.0f characters/s, %.1f s\n", speed, seconds);
+    report["loss"] = loss;
+    report["characters_per_second"] = speed;
+    report["train_seconds"] = seconds;
+  } else {
+    std::printf("no step was made: the checkpoint has the %lld of --steps\n",
+                static_cast<long long>(absl::GetFlag(FLAGS_steps)));
+  }
+  WriteReport(absl::GetFlag(FLAGS_report), report);
 }
 
 int Run() {

@@ -44,8 +44,8 @@ class TrainTest(unittest.TestCase):
     @staticmethod
     def run_job(nproc, *options):
         return subprocess.run(
-            [MUSTER_RUN, "--standalone", f"--nproc-per-node={nproc}", "--",
-             TRAIN, *SHORT, *options],
+            [MUSTER_RUN, "--standalone", f"--nproc-per-node={nproc}",
+             f"--failure-grace={LIMIT_S}s", "--", TRAIN, *SHORT, *options],
             timeout=LIMIT_S, capture_output=True, text=True, check=False)
 
     @classmethod
@@ -195,6 +195,35 @@ class TrainTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1, result.stdout)
             self.assertIn(why, result.stderr)
 
+    def test_a_damaged_newest_checkpoint_costs_its_steps_alone(self):
+        checkpoint = os.path.join(self.folder, "checkpoint")
+        arguments = [f"--checkpoint={checkpoint}", "--checkpoint_steps=2"]
+        result = self.run_job(2, "--parallel=fsdp", "--steps=4", *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        newest, = (name for name in os.listdir(checkpoint)
+                   if name.startswith("step-4."))
+        newest = os.path.join(checkpoint, newest)
+        shard = min(name for name in os.listdir(newest)
+                    if name.endswith(".safetensors"))
+        with open(os.path.join(newest, shard), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)[0]
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last ^ 1]))
+        result = self.run_job(2, "--parallel=tp", "--steps=5", *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("going on after step 2\n", result.stdout)
+
+    def test_a_checkpoint_that_cannot_be_written_is_an_error(self):
+        result = self.run_job(2, "--steps=1", "--checkpoint=/proc/none")
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("/proc/none", result.stderr)
+
+    def test_a_loss_that_is_not_finite_is_an_error(self):
+        result = self.run_job(1, "--steps=5", "--learning_rate=1e300")
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("try a smaller --learning_rate", result.stderr)
+
     def test_bad_flags_are_named(self):
         for nproc, options, why in [
                 (2, ["--parallel=tp=3"], "--parallel=tp=3: needs more than 2 "
@@ -207,6 +236,8 @@ class TrainTest(unittest.TestCase):
                  "multiple of 2 data parallel ranks times 1 microbatches"),
                 (1, ["--width=30"], "--width=30: must be a multiple of "
                  "--heads=4"),
+                (1, ["--microbatches=4294967297"], "--microbatches=4294967297: "
+                 "must be 0 to 1048576"),
                 (1, ["--steps=0"], "--steps=0: must be 1 or more"),
                 (1, ["--precision=int8"], "--precision=int8: must be float32 "
                  "or float64"),

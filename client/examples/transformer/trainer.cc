@@ -139,32 +139,32 @@ std::vector<CheckpointShard> Trainer::MakeState() const {
   return state;
 }
 
-PendingCheckpoint Trainer::Save() {
-  return checkpointer_->SaveAsync(
+void Trainer::Save() {
+  AwaitCheckpoint();
+  pending_ = checkpointer_->SaveAsync(
       steps(), MakeState(),
       {{"text", text_.checksum()},
        {"heads", absl::StrCat(settings_.model.heads)}});
 }
 
+void Trainer::AwaitCheckpoint() {
+  if (pending_.has_value()) pending_->Wait();
+}
+
 void Trainer::Resume() {
-  // Another rank may see another one.
-  const bool is_first = GetRank() == 0;
-  const auto step = static_cast<int64_t>(Sum(
-      is_first ? static_cast<double>(NewestCheckpoint(*storage_).value_or(0))
-               : 0));
-  if (step == 0) return;
-  const CheckpointValues values =
-      LoadCheckpoint(*storage_, step, MakeState()).values;
+  const std::optional<LoadedCheckpoint> loaded =
+      LoadNewestCheckpoint(*storage_, MakeState());
+  if (!loaded.has_value()) return;
   const auto compare = [&](const char* name, const std::string& here) {
-    const std::string& saved = values.at(name);
+    const std::string& saved = loaded->values.at(name);
     if (saved == here) return;
-    throw std::invalid_argument(
-        absl::StrCat("--checkpoint=", settings_.checkpoint, ": step ", step,
-                     " has --", name, "=", saved, ", not ", here));
+    throw std::invalid_argument(absl::StrCat(
+        "--checkpoint=", settings_.checkpoint, ": step ", loaded->step,
+        " has --", name, "=", saved, ", not ", here));
   };
   compare("heads", absl::StrCat(settings_.model.heads));
   compare("text", text_.checksum());
-  optimizer_.set_steps(step);
+  optimizer_.set_steps(loaded->step);
 }
 
 }  // namespace muster::examples

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,11 @@ class Trainer {
   // The loss on the text that is held out.
   double ComputeHeldOutLoss();
 
-  // Saves the state in the background.
-  PendingCheckpoint Save();
+  // Saves the state in the background. Throws the error of the checkpoint
+  // before, too.
+  void Save();
+  // Waits until the last checkpoint is durable. Throws its error.
+  void AwaitCheckpoint();
 
   int64_t steps() const { return optimizer_.steps(); }
 
@@ -78,6 +82,7 @@ class Trainer {
   Optimizer optimizer_;
   std::shared_ptr<CheckpointStorage> storage_;
   std::unique_ptr<Checkpointer> checkpointer_;
+  std::optional<PendingCheckpoint> pending_;
 };
 
 }  // namespace muster::examples
