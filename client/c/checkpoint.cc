@@ -62,23 +62,23 @@ void ToShard(const muster_checkpoint_shard& from, const char* argument,
 Shards ToShards(const muster_checkpoint_shard* shards, size_t count,
                 const char* argument) {
   Shards to;
-  const auto guard = [&](const auto& convert) {
-    try {
-      convert();
-    } catch (const ArgumentError& error) {
-      if (!to.fault.has_value()) to.fault = error;
-      to.shards.emplace_back().local = Tensor(nullptr, DataType::kUint8, {1});
-    }
+  const auto refuse = [&](const ArgumentError& error, CheckpointShard& shard) {
+    if (!to.fault.has_value()) to.fault = error;
+    shard.local = Tensor(nullptr, DataType::kUint8, {1});
   };
-  guard([&] {
+  try {
     for (const auto& from : ToSpan(shards, count, argument)) {
-      guard([&] {
-        CheckpointShard shard;
+      CheckpointShard& shard = to.shards.emplace_back();
+      try {
         ToShard(from, argument, shard);
-        to.shards.push_back(std::move(shard));
-      });
+      } catch (const ArgumentError& error) {
+        refuse(error, shard);
+      }
     }
-  });
+  } catch (const ArgumentError& error) {
+    // There is no array.
+    refuse(error, to.shards.emplace_back());
+  }
   return to;
 }
 
