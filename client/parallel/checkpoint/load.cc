@@ -336,11 +336,11 @@ Status Caught(const Call& call) {
   }
 }
 
-// Throws a status of rank `rank` unless it is OK.
-void ThrowOnAll(const Status& status, int rank) {
+// Throws a status of the group's global rank `rank` unless it is OK.
+void ThrowOnAll(const Status& status, int rank, const ProcessGroup& group) {
   ThrowWithCulprits(Status(status.code(),
                            absl::StrCat("rank ", rank, ": ", status.message())),
-                    {rank});
+                    {rank}, group);
 }
 
 // The checkpoints that rank 0 of the group finds, from the newest on.
@@ -364,7 +364,7 @@ std::vector<CheckpointFolder> FindTogether(CheckpointStorage& storage,
       message, std::nullopt,
       {.group = options.group, .timeout = options.timeout, .group_src = 0});
   const auto object = nlohmann::json::parse(message[0]);
-  ThrowOnAll(StatusFromJson(object), options.group->ranks()[0]);
+  ThrowOnAll(StatusFromJson(object), options.group->ranks()[0], *options.group);
   std::vector<CheckpointFolder> folders;
   for (const auto& one : object.at("found")) {
     folders.push_back({one.at(0), one.at(1)});
@@ -416,7 +416,7 @@ std::optional<LoadedCheckpoint> LoadNewestCheckpoint(
       if (theirs.code() == StatusCode::kDataLoss) {
         if (!damage.has_value()) damage.emplace(theirs, ranks[i]);
       } else {
-        internal::ThrowOnAll(theirs, ranks[i]);
+        internal::ThrowOnAll(theirs, ranks[i], *mine.group);
       }
     }
     if (!damage.has_value()) {
@@ -430,7 +430,8 @@ std::optional<LoadedCheckpoint> LoadNewestCheckpoint(
     if (!first_damage.has_value()) first_damage = std::move(damage);
   }
   if (first_damage.has_value()) {
-    internal::ThrowOnAll(first_damage->first, first_damage->second);
+    internal::ThrowOnAll(first_damage->first, first_damage->second,
+                         *mine.group);
   }
   return std::nullopt;
 }

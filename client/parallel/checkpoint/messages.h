@@ -4,11 +4,14 @@
 #ifndef MUSTER_CLIENT_PARALLEL_CHECKPOINT_MESSAGES_H_
 #define MUSTER_CLIENT_PARALLEL_CHECKPOINT_MESSAGES_H_
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "client/control/throw.h"
+#include "client/groups/group_state.h"
 #include "muster/base/status.h"
+#include "muster/process_group.h"
 #include "nlohmann/json.hpp"
 
 namespace muster::internal {
@@ -28,13 +31,18 @@ inline Status StatusFromJson(const nlohmann::json& object) {
           object.at("message")};
 }
 
-// Throws DistError unless the status is OK. `ranks` are the global ranks that
-// are to blame.
+// Throws DistError unless the status is OK. `ranks` are the global ranks of the
+// group that are to blame.
 inline void ThrowWithCulprits(const Status& status,
-                              const std::vector<int>& ranks) {
+                              const std::vector<int>& ranks,
+                              const ProcessGroup& group) {
   if (status.ok()) return;
+  const std::vector<int> all = group.ranks();
   Culprits culprits;
-  for (const int rank : ranks) culprits.members.push_back({.rank = rank});
+  for (const int rank : ranks) {
+    const auto at = std::find(all.begin(), all.end(), rank) - all.begin();
+    culprits.members.push_back(group.state()->GetMember(static_cast<int>(at)));
+  }
   Throw(ErrorSource::kControl, WithCulprits(status, culprits));
 }
 

@@ -75,7 +75,7 @@ void CheckpointSave::ThrowIfFailed(const Verdict& verdict) const {
   ThrowWithCulprits(Status(verdict.status.code(),
                            absl::StrCat("checkpoint of step ", step_, ": ",
                                         verdict.status.message())),
-                    verdict.culprits);
+                    verdict.culprits, *options_.group);
 }
 
 void CheckpointSave::Agree(const std::vector<CheckpointShard>& state) {
