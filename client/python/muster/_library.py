@@ -86,6 +86,20 @@ def encode(text: Optional[str]) -> Optional[bytes]:
     return None if text is None else text.encode()
 
 
+def encode_argument(text: Any, name: str) -> bytes:
+    """A string of C, for the argument `name`, which is no other type."""
+    if not isinstance(text, str):
+        raise TypeError(f"argument {name} must be a str, but is "
+                        f"{type(text).__name__}")
+    try:
+        result = encode(text)
+    except ValueError as error:
+        from .errors import ArgumentError
+        raise ArgumentError(f"argument {name}: {error}") from error
+    assert result is not None
+    return result
+
+
 def to_milliseconds(timeout, name: str = "timeout") -> int:
     """Milliseconds of None (0), of seconds, or of a datetime.timedelta."""
     if timeout is None:

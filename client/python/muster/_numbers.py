@@ -16,12 +16,21 @@ for _kind in (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t):
 
 
 def _check(value: Any, limits: Tuple[int, int], name: str) -> int:
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, but is "
+                        f"{type(value).__name__}") from None
     if not limits[0] <= number <= limits[1]:
         from .errors import ArgumentError
         raise ArgumentError(f"{name}: the number {number} is not from "
                             f"{limits[0]} to {limits[1]}")
     return number
+
+
+def to_integer(kind: Any, number: int, name: str) -> int:
+    """An integer of ctypes, for an argument of this name."""
+    return _check(number, _RANGES[kind], f"argument {name}")
 
 
 def to_list(kind: Any, numbers: Sequence[int], name: str) -> Any:

@@ -23,17 +23,18 @@ complex128 and structured ones.
 from __future__ import annotations
 
 import os
-from ctypes import byref, c_int32, c_int64, c_void_p
+from ctypes import byref, c_int32, c_int64, c_void_p, pointer
 from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
                     Sequence, Tuple, Union)
 
 from . import _abi
-from ._library import (Handle, check_slowly, encode, get_handle, get_number,
-                       library, make_options, take_strings, to_milliseconds)
-from ._numbers import to_list
+from ._library import (Handle, check_slowly, encode, encode_argument,
+                       get_handle, get_number, library, make_options,
+                       take_strings, to_milliseconds)
+from ._numbers import to_integer, to_list
 from ._tensors import Tensors
 from ._threads import Interruptible
-from .errors import ArgumentError, Error
+from .errors import ArgumentError, Code, Error
 from .groups import (Group, GroupUser, Timeout, new_group, read_list)
 
 
@@ -99,14 +100,14 @@ def save(storage: DirectoryStorage, step: int, state: State,
     the group.
     """
     shards = _to_shards(state, "state", writable=False)
-    options = make_options(
-        _abi.muster_save_checkpoint_options, timeout_ms=to_milliseconds(timeout),
-        keep_newest=keep_newest, keep_every=keep_every)
-    texts = _to_values(values)
-    options.values, options.value_count = texts, len(values or {})
+    options = make_options(_abi.muster_save_checkpoint_options)
+    shards.set_options(options, timeout, keep_newest=keep_newest,
+                       keep_every=keep_every)
+    number = shards.to_step(step)
+    options.values, options.value_count = shards.to_values(values)
     saves = GroupUser(group)
     shards.run(lambda: saves._wait(
-        library.muster_save_checkpoint, storage._handle, step, shards.table,
+        library.muster_save_checkpoint, storage._handle, number, shards.table,
         shards.count, saves._group, byref(options)))
 
 
@@ -116,13 +117,20 @@ class PendingCheckpoint:
     def __init__(self, address: int) -> None:
         self._handle = Handle(address,
                               library.muster_pending_checkpoint_release)
+        # Whether wait() has told how the save went.
+        self._is_told = False
 
     def wait(self) -> None:
         """Waits until it is durable, and raises the error of save().
 
         Ctrl-C ends the wait, but not the save.
         """
-        check_slowly(library.muster_pending_checkpoint_wait, self._handle)
+        try:
+            check_slowly(library.muster_pending_checkpoint_wait, self._handle)
+        except Exception:
+            self._is_told = True
+            raise
+        self._is_told = True
 
     def done(self) -> bool:
         """Whether wait() would return at once."""
@@ -137,8 +145,9 @@ class Checkpointer(GroupUser):
             ...
             checkpointer.save_async(step, state)
 
-    The end of the `with` waits for the last checkpoint, and so does the end of
-    the object.
+    The end of the `with` waits for the last checkpoint, and raises its error if
+    no wait() has raised it and no other exception is on its way. The end of the
+    object only waits.
 
     group: one that nothing else uses while this object lives. None: it makes one
         of all ranks, and all ranks make the object, in the same order as they
@@ -149,14 +158,22 @@ class Checkpointer(GroupUser):
     def __init__(self, storage: DirectoryStorage,
                  group: Optional[Group] = None, *, keep_newest: int = 0,
                  keep_every: int = 0, timeout: Timeout = None) -> None:
-        super().__init__(new_group(timeout=timeout, backend="gloo",
-                                   group_desc="checkpoints")
+        options = make_options(_abi.muster_checkpointer_options)
+        arguments = _Shards([], "state", writable=False)
+        arguments.set_options(options, timeout, keep_newest=keep_newest,
+                              keep_every=keep_every)
+        refused = arguments.tensors.error
+        super().__init__(new_group(timeout=None if refused else timeout,
+                                   backend="gloo", group_desc="checkpoints")
                          if group is None else group)
-        options = make_options(
-            _abi.muster_checkpointer_options,
-            timeout_ms=to_milliseconds(timeout), keep_newest=keep_newest,
-            keep_every=keep_every)
-        self._handle = Handle(
+        if refused is not None:
+            if group is None:
+                # It is the object's own, and the other ranks count on it.
+                library.muster_group_abort(self._group, str(refused).encode())
+            raise refused
+        self._last: Optional[PendingCheckpoint] = None
+        self._is_closed = False
+        self._handle: Any = Handle(
             get_handle(library.muster_checkpointer_new, storage._handle,
                        self._group, byref(options)),
             library.muster_checkpointer_release)
@@ -168,27 +185,54 @@ class Checkpointer(GroupUser):
         then change.
 
         First waits for the checkpoint before this one. Raises the errors that
-        come before the writing; PendingCheckpoint.wait() raises the others.
+        come before the writing; PendingCheckpoint.wait() raises the others, and
+        so does close() for the last checkpoint.
         """
+        self._check_not_interrupted()
+        if self._is_closed:
+            raise Error("the checkpointer is closed", Code.FAILED_PRECONDITION)
         shards = _to_shards(state, "state", writable=False)
+        number = shards.to_step(step)
+        texts, count = shards.to_values(values)
         result = c_void_p()
         shards.run(lambda: self._wait(
-            library.muster_save_checkpoint_async, self._handle, step,
-            shards.table, shards.count, _to_values(values), len(values or {}),
-            byref(result),
+            library.muster_save_checkpoint_async, self._handle, number,
+            shards.table, shards.count, texts, count, byref(result),
             undo=lambda: library.muster_pending_checkpoint_release(result)))
         assert result.value is not None
-        return PendingCheckpoint(result.value)
+        self._last = PendingCheckpoint(result.value)
+        return self._last
 
     def close(self) -> None:
-        """Waits for the last checkpoint. Its error is raised by wait() alone."""
-        Interruptible(self._handle.close).run()
+        """Waits for the last checkpoint, and raises its error if no wait() has.
+
+        After Ctrl-C in a call of this object it does not wait.
+        """
+        last = self._close()
+        if last is not None and not last._is_told:
+            last.wait()
+
+    def _close(self) -> Optional[PendingCheckpoint]:
+        """Waits for the last checkpoint, and returns it."""
+        last, self._last = self._last, None
+        handle, self._handle = self._handle, None
+        self._is_closed = True
+        if self._is_interrupted:
+            # The call that was left behind may use the handle. It has a
+            # reference, and the last one releases it.
+            return None
+        if handle is not None:
+            Interruptible(handle.close).run()
+        return last
 
     def __enter__(self) -> "Checkpointer":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._close()
 
 
 def load(storage: DirectoryStorage, step: int, shards: State,
@@ -241,8 +285,8 @@ def load_newest(storage: DirectoryStorage, shards: State,
     that array. Also raises what a collective raises. Ctrl-C ends the group.
     """
     boxes = _to_shards(shards, "shards", writable=True)
-    options = make_options(_abi.muster_load_newest_options,
-                           timeout_ms=to_milliseconds(timeout))
+    options = make_options(_abi.muster_load_newest_options)
+    boxes.set_options(options, timeout)
     step, values = c_int64(), c_void_p()
     loads = GroupUser(group)
     boxes.run(lambda: loads._wait(
@@ -284,12 +328,106 @@ def newest_step(storage: DirectoryStorage) -> Optional[int]:
 
 
 class _Shards:
-    """Shards for a call of the library."""
+    """Shards for a call of the library, and what is wrong with its arguments.
 
-    def __init__(self, table: Any, count: int, tensors: Tensors) -> None:
-        self.table = table
-        self.count = count
-        self.tensors = tensors
+    Where the ranks compare their shards, an argument that is bad on this rank
+    becomes a shard of that name, without memory, which they refuse.
+    """
+
+    def __init__(self, shards: List[Any], argument: str, writable: bool) -> None:
+        self.tensors = Tensors()
+        # The last entry is for a bad argument.
+        self.table: Any = (_abi.muster_checkpoint_shard * (len(shards) + 1))()
+        # As long as the call.
+        self.table.kept = self.tensors
+        # With it the name of the shard reaches the other ranks.
+        self._no_memory = pointer(
+            _abi.muster_tensor(dtype=_abi.MUSTER_UINT8, count=1))
+        self.count = len(shards)
+        for entry, item in zip(self.table, shards):
+            self._fill(entry, item, argument, writable)
+
+    def _fill(self, entry: Any, item: Any, argument: str, writable: bool) -> None:
+        try:
+            shard = (item if isinstance(item, Shard)
+                     else Shard(item[0], (), (), item[1]))
+            sizes = len(shard.global_shape), len(shard.offsets)
+        except (TypeError, LookupError) as error:
+            self.tensors.refuse(TypeError(
+                f"argument {argument} must have Shards, or pairs of a name and an "
+                f"array: {error}"))
+            entry.name = f"argument {argument}".encode()
+            entry.local = self._no_memory
+            return
+        try:
+            entry.name = encode_argument(
+                shard.name, f"{argument}: the name {shard.name!r}")
+            name = f"{argument}[{shard.name!r}]"
+            if sizes[0] != sizes[1]:
+                raise ArgumentError(
+                    f"argument {name}: global_shape has {sizes[0]} dimensions, "
+                    f"offsets have {sizes[1]}")
+            if sizes[0] != 0:
+                entry.global_shape = to_list(c_int64, shard.global_shape,
+                                             f"{name}: global_shape")
+                entry.offsets = to_list(c_int64, shard.offsets,
+                                        f"{name}: offsets")
+                entry.ndim = sizes[0]
+            entry.local = (self.tensors.add(shard.array, name, writable)
+                           or self._no_memory)
+        except (Error, TypeError) as error:
+            if entry.name is None:
+                entry.name = f"argument {argument}".encode()
+            entry.local = self._no_memory
+            entry.global_shape = entry.offsets = None
+            self.tensors.refuse(error)
+
+    def refuse(self, argument: str, error: Exception) -> None:
+        """Keeps an error, and lets the other ranks know the argument."""
+        self.tensors.refuse(error)
+        if self.count < len(self.table):
+            self.table[self.count].name = f"argument {argument}".encode(
+                errors="replace")
+            self.table[self.count].local = self._no_memory
+            self.count += 1
+
+    def to_step(self, step: Any) -> int:
+        try:
+            return to_integer(c_int64, step, "step")
+        except (Error, TypeError) as error:
+            self.refuse("step", error)
+            return 0
+
+    def to_values(self, values: Any) -> Tuple[Any, int]:
+        """The table of values for the library, and their number."""
+        if values is not None and not isinstance(values, Mapping):
+            self.refuse("values", TypeError(
+                f"argument values must be a dict, but is "
+                f"{type(values).__name__}"))
+            values = None
+        table: Any = (_abi.muster_checkpoint_value * max(1, len(values or {})))()
+        for entry, (name, text) in zip(table, (values or {}).items()):
+            argument = f"values[{name!r}]"
+            try:
+                entry.name = encode_argument(name, f"values: the name {name!r}")
+                entry.text = encode_argument(text, argument)
+            except (TypeError, ValueError) as error:
+                entry.name, entry.text = b"", b""
+                self.refuse(argument, error)
+        return table, len(values or {})
+
+    def set_options(self, options: Any, timeout: Timeout, **fields: Any) -> None:
+        try:
+            options.timeout_ms = to_milliseconds(timeout)
+        except (TypeError, ValueError) as error:
+            if not isinstance(error, Error):
+                error = TypeError(f"argument timeout: {error}")
+            self.refuse("timeout", error)
+        for field, value in fields.items():
+            try:
+                setattr(options, field, value)
+            except (Error, TypeError) as error:
+                self.refuse(field, error)
 
     def run(self, call: Any) -> None:
         """A call in which the ranks compare their shards."""
@@ -305,38 +443,17 @@ class _Shards:
 
 def _to_shards(state: State, argument: str, writable: bool) -> _Shards:
     items: Any = state.items() if isinstance(state, Mapping) else state
-    shards = [item if isinstance(item, Shard) else Shard(item[0], (), (), item[1])
-              for item in items]
-    tensors = Tensors()
-    table: Any = (_abi.muster_checkpoint_shard * max(1, len(shards)))()
-    for entry, shard in zip(table, shards):
-        entry.name = encode(shard.name)
-        entry.local = tensors.add(shard.array, f"{argument}[{shard.name!r}]",
-                                  writable)
-        if not shard.global_shape and not shard.offsets:
-            continue
-        if len(shard.global_shape) != len(shard.offsets):
-            entry.local = None
-            tensors.refuse(ArgumentError(
-                f"argument {argument}[{shard.name!r}]: global_shape has "
-                f"{len(shard.global_shape)} dimensions, offsets have "
-                f"{len(shard.offsets)}"))
-            continue
-        entry.global_shape = to_list(c_int64, shard.global_shape,
-                                     "global_shape")
-        entry.offsets = to_list(c_int64, shard.offsets, "offsets")
-        entry.ndim = len(shard.offsets)
-    table.kept = tensors  # as long as the call
-    return _Shards(table, len(shards), tensors)
+    try:
+        iterator = iter(items)
+    except TypeError:
+        shards = _Shards([], argument, writable)
+        shards.refuse(argument, TypeError(
+            f"argument {argument} must be a dict or a list, but is "
+            f"{type(state).__name__}"))
+        return shards
+    return _Shards(list(iterator), argument, writable)
 
 
 def _take_values(values: c_void_p) -> Dict[str, str]:
     texts = [text.decode() for text in take_strings(values)]
     return dict(zip(texts[::2], texts[1::2]))
-
-
-def _to_values(values: Optional[Mapping[str, str]]) -> Any:
-    table: Any = (_abi.muster_checkpoint_value * max(1, len(values or {})))()
-    for entry, (name, text) in zip(table, (values or {}).items()):
-        entry.name, entry.text = encode(name), encode(text)
-    return table

@@ -86,7 +86,8 @@ CTRL_C = {
     "begin_step": "model.begin_step()",
     "shadow_step": "model.shadow_step()",
     "save": "checkpoint.save(storage, 1, {'w': weights})",
-    "save_async": "checkpointer.save_async(1, {'w': weights})",
+    "save_async":
+        "with checkpointer: checkpointer.save_async(1, {'w': weights})",
 }
 
 

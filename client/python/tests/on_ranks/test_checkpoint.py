@@ -97,6 +97,51 @@ def test_the_end_of_a_checkpointer_waits(storage, rank, size):
     assert checkpoint.list_steps(storage) == [1]
 
 
+def test_the_end_of_a_checkpointer_raises_the_error_of_the_last_save(folder,
+                                                                     rank):
+    # It looks as if there were none, and cannot be made.
+    link = os.path.join(folder, "link")
+    if rank == 0:
+        os.symlink(os.path.join(folder, "none", "none"), link)
+    muster.barrier()
+    bad = checkpoint.DirectoryStorage(link)
+    pending = None
+    with pytest.raises(muster.Error, match="link"):
+        with checkpoint.Checkpointer(bad) as checkpointer:
+            pending = checkpointer.save_async(1, {"w": np.ones(2)})
+    assert pending is not None
+    # An exception that is on its way goes on.
+    with pytest.raises(KeyError):
+        with checkpoint.Checkpointer(bad) as checkpointer:
+            checkpointer.save_async(1, {"w": np.ones(2)})
+            raise KeyError("as the test wants")
+    # What wait() has raised is not raised again.
+    with checkpoint.Checkpointer(bad) as checkpointer:
+        pending = checkpointer.save_async(1, {"w": np.ones(2)})
+        with pytest.raises(muster.Error, match="link"):
+            pending.wait()
+
+
+def test_a_closed_checkpointer_saves_nothing(storage):
+    checkpointer = checkpoint.Checkpointer(storage)
+    checkpointer.close()
+    checkpointer.close()
+    with pytest.raises(muster.Error,
+                       match="the checkpointer is closed") as caught:
+        checkpointer.save_async(1, {"w": np.ones(2)})
+    assert caught.value.code == muster.Code.FAILED_PRECONDITION
+
+
+def test_close_leaves_the_handle_to_a_call_that_was_interrupted(storage):
+    checkpointer = checkpoint.Checkpointer(storage)
+    handle = checkpointer._handle  # as the call has it
+    checkpointer._is_interrupted = True
+    checkpointer.close()
+    assert handle.address is not None
+    with pytest.raises(muster.Error, match="Ctrl-C"):
+        checkpointer.save_async(1, {"w": np.ones(2)})
+
+
 def test_what_the_checkpoint_lacks_is_an_error_or_missing(storage):
     checkpoint.save(storage, 1, {"w": np.ones(2)})
     other = np.full(2, 5.0)
@@ -213,6 +258,77 @@ def test_a_bad_shard_of_one_rank_is_an_error_on_all(storage, rank, size, case):
     assert checkpoint.list_steps(storage) == []
     # The group goes on.
     checkpoint.save(storage, 1, {"w": array})
+
+
+BAD_ARGUMENTS = {
+    # What the last rank passes besides the array, its error, and the argument
+    # that the others' text names.
+    "value": ({"values": {"epoch": 3}},
+              r"argument values\['epoch'\] must be a str, but is int",
+              r"argument values\['epoch'\]"),
+    "name_of_value": ({"values": {3: "3"}},
+                      "argument values: the name 3 must be a str, but is int",
+                      r"argument values\[3\]"),
+    "zero_byte": ({"values": {"a": "b\0"}},
+                  r"argument values\['a'\]: .*zero byte",
+                  r"argument values\['a'\]"),
+    "values": ({"values": 5}, "argument values must be a dict, but is int",
+               "argument values"),
+    "step": ({"step": 1.5}, "argument step must be an int, but is float",
+             "argument step"),
+    "keep_newest": ({"keep_newest": 2.5},
+                    "argument keep_newest must be an int, but is float",
+                    "argument keep_newest"),
+    "keep_every": ({"keep_every": 1 << 70}, "argument keep_every: the number",
+                   "argument keep_every"),
+    "timeout": ({"timeout": -1}, "argument timeout must be positive",
+                "argument timeout"),
+    "name": ({"state": {7: np.ones(2)}},
+             "argument state: the name 7 must be a str, but is int",
+             "argument state"),
+    "state": ({"state": 5}, "argument state must be a dict or a list",
+              "argument state"),
+    "pair": ({"state": [("w",)]}, "argument state must have Shards",
+             "argument state"),
+    "offsets": ({"state": [Shard("w", (2,), (0.5,), np.ones(2))]},
+                r"argument state\['w'\]: offsets must be an int", 'shard "w"'),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_a_bad_argument_of_one_rank_is_an_error_on_all(storage, rank, size,
+                                                       case):
+    changes, own_text, others_text = BAD_ARGUMENTS[case]
+    good = {"step": 1, "state": {"w": np.ones(2)}}
+    if rank == size - 1:
+        with pytest.raises((muster.ArgumentError, TypeError), match=own_text):
+            checkpoint.save(storage, **{**good, **changes})
+    else:
+        with pytest.raises(muster.ArgumentError,
+                           match=f"rank {size - 1}: .*{others_text}"):
+            checkpoint.save(storage, **good)
+    assert checkpoint.list_steps(storage) == []
+    # The group goes on.
+    checkpoint.save(storage, **good)
+
+
+def test_a_bad_value_of_save_async_is_an_error_on_all(storage, rank, size):
+    with checkpoint.Checkpointer(storage) as checkpointer:
+        last = rank == size - 1
+        with pytest.raises((muster.ArgumentError, TypeError),
+                           match=r"argument values\['epoch'\]"):
+            checkpointer.save_async(1, {"w": np.ones(2)},
+                                    {"epoch": 3 if last else "3"})
+        checkpointer.save_async(1, {"w": np.ones(2)}, {"epoch": "3"})
+
+
+def test_a_bad_option_of_a_checkpointer_is_an_error_on_all(storage, rank, size):
+    last = rank == size - 1
+    with pytest.raises(TypeError if last else muster.Error,
+                       match="argument keep_newest must be an int"):
+        checkpoint.Checkpointer(
+            storage, keep_newest=2.5 if last else 2).save_async(
+                1, {"w": np.ones(2)})
 
 
 def test_ranks_that_differ_are_an_error_that_names_both(storage, rank, size):
