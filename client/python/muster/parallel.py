@@ -29,7 +29,8 @@ from typing import (Any, Iterator, List, Mapping, NamedTuple, Optional,
                     Set, Union)
 
 from . import _abi
-from ._library import (Handle, check, encode, get_text, library, make_options)
+from ._library import (Handle, check, encode_argument, get_text, library,
+                       make_options)
 from ._tensors import Tensors, make_memory, open_array
 from .errors import ArgumentError, Code, Error
 from .groups import Group, GroupUser
@@ -158,13 +159,17 @@ class DataParallel(GroupUser):
         which may be a TypeError.
         """
         super().__init__(group)
-        gradients = gradients or {}
+        tensors = Tensors()
+        parameters = _to_mapping(parameters, "parameters", tensors)
+        gradients = _to_mapping(gradients, "gradients", tensors)
+        buffers = _to_mapping(buffers, "buffers", tensors)
         names = [*parameters,
                  *(name for name in gradients if name not in parameters)]
-        tensors = Tensors()
         table: Any = (_abi.muster_parameter * max(1, len(names)))()
         for entry, name in zip(table, names):
-            entry.name = encode(name)
+            if not _set_name(entry, "name", name,
+                             f"parameters: the name {name!r}", tensors):
+                continue
             if name in gradients:
                 entry.gradient = tensors.add(gradients[name],
                                              f"gradients[{name!r}]", True)
@@ -176,15 +181,14 @@ class DataParallel(GroupUser):
                 tensors.refuse(ArgumentError(
                     f"argument gradients: there is no parameter {name!r}"))
         options = _to_options(hook, tensors)
-        options.bucket_bytes = _positive(tensors, bucket_bytes, "bucket_bytes")
-        options.first_bucket_bytes = _positive(tensors, first_bucket_bytes,
-                                               "first_bucket_bytes")
+        _set_positive(options, "bucket_bytes", bucket_bytes, tensors)
+        _set_positive(options, "first_bucket_bytes", first_bucket_bytes, tensors)
         options.no_broadcast_buffers = int(not broadcast_buffers)
-        options.find_unused_parameters = int(find_unused_parameters)
-        options.static_graph = int(static_graph)
-        table_of_buffers = _to_named(buffers or {}, tensors)
+        options.find_unused_parameters = int(bool(find_unused_parameters))
+        options.static_graph = int(bool(static_graph))
+        table_of_buffers = _to_named(buffers, tensors)
         options.buffers = table_of_buffers
-        options.buffer_count = len(buffers or {})
+        options.buffer_count = len(buffers)
         # As long as the call, which Ctrl-C may leave behind.
         table.kept = tensors
         result = c_void_p()
@@ -204,6 +208,11 @@ class DataParallel(GroupUser):
         self._gradients = [gradients.get(name) for name in names]
         # The parameters that are ready in this step.
         self._ready: Set[int] = set()
+        # Those that were ready since the last step that reduced.
+        self._accumulated: Set[int] = set()
+        # Whether this step reduces; None if it has not begun.
+        self._reduces: Optional[bool] = None
+        self._has_buffers_to_send = bool(buffers) and bool(broadcast_buffers)
         # Whether the buckets are known to stay where they are.
         self._is_final = find_unused_parameters and not static_graph
         # How many no_sync() there are.
@@ -216,21 +225,29 @@ class DataParallel(GroupUser):
         there is nothing to broadcast.
         """
         self._wait(library.muster_data_parallel_begin_step, self._handle)
+        self._reduces = self._no_syncs == 0
 
     def ready(self, parameter: Parameter, gradient: Any = None) -> None:
         """The gradient of a parameter is complete; its bucket may start.
 
-        gradient: an array of the parameter's type and shape, which is copied to
-        the parameter's gradient first. None: it is there already. Thread-safe,
-        and does not wait. Raises ArgumentError, KeyError or IndexError for a
-        wrong argument; the step goes on.
+        gradient: an array of the parameter's type and shape, on the CPU, which
+        is copied to the parameter's gradient first; if no_sync() has accumulated
+        there, it is added. None: it is there already.
+
+        Thread-safe, and does not wait. Raises ArgumentError, KeyError or
+        IndexError for a wrong argument, and Error with FAILED_PRECONDITION for a
+        gradient of float16 or bfloat16 that would be added; the step goes on.
         """
         self._check_not_interrupted()
         number = self._to_number(parameter)
-        if gradient is not None and number not in self._ready:
+        if (gradient is not None and number not in self._ready
+                and not self._lacks_begin_step()):
             self._copy(number, gradient)
         check(library.muster_data_parallel_ready(self._handle, number))
+        if self._reduces is None:
+            self._reduces = self._no_syncs == 0
         self._ready.add(number)
+        self._accumulated.add(number)
 
     def finish_step(self) -> None:
         """Waits until all gradients are averages.
@@ -241,10 +258,15 @@ class DataParallel(GroupUser):
         FAILED_PRECONDITION: the text names ranks and parameters, the gradients
         have no meaning, and the next step may begin.
         """
+        reduces = self._no_syncs == 0 if self._reduces is None else self._reduces
+        lacks_begin_step = self._lacks_begin_step()
         try:
             self._wait(library.muster_data_parallel_finish_step, self._handle)
         finally:
             self._ready.clear()
+            self._reduces = None
+            if reduces and not lacks_begin_step:
+                self._accumulated.clear()
 
     def shadow_step(self) -> None:
         """Takes part in one step of the others, from begin_step() to
@@ -255,13 +277,15 @@ class DataParallel(GroupUser):
         shadow.
         """
         self._wait(library.muster_data_parallel_shadow_step, self._handle)
+        self._accumulated.clear()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Steps that begin within it only accumulate.
 
-        The program adds to its gradients, and the first step that begins
-        afterwards reduces them. All ranks do the same.
+        The program adds to its gradients, or passes ready() what is added to
+        them. The first step that begins afterwards reduces them. All ranks do
+        the same.
         """
         self._add_no_sync(1)
         try:
@@ -308,9 +332,16 @@ class DataParallel(GroupUser):
         data = json.loads(get_text(
             library.muster_data_parallel_logging_data_json, self._handle))
         for name in ("last", "average"):
-            data[name] = Times(**{field: nanoseconds * 1e-9 for
-                                  field, nanoseconds in data[name].items()})
-        return LoggingData(**data)
+            data[name] = Times(*(data[name][field] * 1e-9
+                                 for field in Times._fields))
+        # A newer library may tell more.
+        return LoggingData(*(data[field] for field in LoggingData._fields))
+
+    def _lacks_begin_step(self) -> bool:
+        """Whether the library refuses ready() and finish_step(), so that what
+        has accumulated must not change."""
+        return (self._has_buffers_to_send and self._reduces is None
+                and self._no_syncs == 0)
 
     def _buckets_stay(self) -> bool:
         self._is_final = (self._is_final
@@ -333,6 +364,9 @@ class DataParallel(GroupUser):
     def _copy(self, number: int, gradient: Any) -> None:
         view = open_array(gradient, "gradient", False)
         given = _abi.muster_tensor.from_address(view.address)
+        if given.device_type != _abi.MUSTER_CPU:
+            raise ArgumentError(f"argument gradient must be on the CPU, but is on "
+                                f"cuda:{given.device_index}")
         wanted = self._get_tensor(number)
         if not wanted.data:
             return  # this process is not in the group
@@ -341,7 +375,12 @@ class DataParallel(GroupUser):
             raise ArgumentError(
                 f"argument gradient: parameter {name!r} is "
                 f"{_describe(wanted)}, but the gradient {_describe(given)}")
-        ctypes.memmove(wanted.data, given.data, _count_bytes(given))
+        if given.data == wanted.data:
+            return  # it is there already
+        if number in self._accumulated:
+            _add(wanted, given, self._handle)
+        else:
+            ctypes.memmove(wanted.data, given.data, _count_bytes(given))
 
     def _add_no_sync(self, change: int) -> None:
         self._no_syncs += change
@@ -349,35 +388,104 @@ class DataParallel(GroupUser):
             self._handle, int(self._no_syncs > 0)))
 
 
-def _positive(tensors: Tensors, value: Any, name: str) -> Any:
-    """`value`, for an option of which the C interface takes 0 as the default."""
-    if value != 0:
-        return value
-    tensors.refuse(ArgumentError(f"argument {name} must be positive, but is 0"))
-    return -1
+def _add(to: _abi.muster_tensor, array: _abi.muster_tensor,
+         owner: object) -> None:
+    """Adds to the elements of `to`, the memory of `owner`."""
+    if to.dtype not in (_abi.MUSTER_FLOAT32, _abi.MUSTER_FLOAT64):
+        name = library.muster_dtype_name(to.dtype).decode()
+        raise Error(f"ready() does not add gradients of {name}: within no_sync "
+                    f"pass gradients=, and add to them", Code.FAILED_PRECONDITION)
+    size, form = _count_bytes(to), _FORMATS[to.dtype]
+    total = make_memory(to.data, size, owner).cast(form)
+    terms = make_memory(array.data, size, owner).cast(form)
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        for index, term in enumerate(terms):
+            total[index] += term
+        return
+    sums = numpy.frombuffer(total, form)
+    with numpy.errstate(all="ignore"):
+        sums += numpy.frombuffer(terms, form)
 
 
 def _to_options(hook: Union[str, PowerSgd], tensors: Tensors) -> Any:
     options = make_options(_abi.muster_data_parallel_options)
     if not isinstance(hook, PowerSgd):
-        options.hook = encode(hook)
+        _set_name(options, "hook", hook, "hook", tensors)
         return options
     options.hook = b"power_sgd"
-    options.power_sgd = ctypes.pointer(make_options(
-        _abi.muster_power_sgd_options,
-        rank=_positive(tensors, hook.rank, "hook: rank"), has_start_step=1,
-        start_step=hook.start_step,
-        min_compression_rate=_positive(tensors, hook.min_compression_rate,
-                                       "hook: min_compression_rate"),
-        seed=hook.seed))
+    power_sgd = make_options(_abi.muster_power_sgd_options, has_start_step=1)
+    _set_positive(power_sgd, "rank", hook.rank, tensors, "hook: ")
+    _set_positive(power_sgd, "min_compression_rate", hook.min_compression_rate,
+                  tensors, "hook: ")
+    for field in ("start_step", "seed"):
+        if not _set(power_sgd, field, getattr(hook, field), tensors, "hook: "):
+            # There is no such hook, which tells the other ranks.
+            options.hook = f"power_sgd: {field}".encode()
+            return options
+    options.power_sgd = ctypes.pointer(power_sgd)
     return options
+
+
+def _set(options: Any, field: str, value: Any, tensors: Tensors,
+         prefix: str = "") -> bool:
+    """Sets an option, the argument `prefix` and `field`. False if it is refused,
+    of which the library must tell the other ranks."""
+    try:
+        setattr(options, field, value)
+        return True
+    except TypeError:
+        is_float = dict(options._fields_)[field] is ctypes.c_double
+        tensors.refuse(TypeError(
+            f"argument {prefix}{field} must be "
+            f"{'a float' if is_float else 'an int'}, "
+            f"but is {type(value).__name__}"))
+    except Error as error:
+        tensors.refuse(error)
+    return False
+
+
+def _set_positive(options: Any, field: str, value: Any, tensors: Tensors,
+                  prefix: str = "") -> None:
+    """Sets an option of which the C interface takes 0 as the default."""
+    if not _set(options, field, value, tensors, prefix):
+        setattr(options, field, -1)
+    elif value == 0:
+        tensors.refuse(ArgumentError(
+            f"argument {prefix}{field} must be positive, but is 0"))
+        setattr(options, field, -1)
+
+
+def _set_name(to: Any, field: str, name: Any, argument: str,
+              tensors: Tensors) -> bool:
+    """Sets a name. False if it is none: the library gets a text in its place,
+    which it must refuse."""
+    try:
+        setattr(to, field, encode_argument(name, argument))
+        return True
+    except (TypeError, ValueError) as error:
+        tensors.refuse(error)
+        setattr(to, field, repr(name).encode())
+        return False
+
+
+def _to_mapping(arrays: Any, argument: str,
+                tensors: Tensors) -> Mapping[str, Any]:
+    """`arrays`, a dict. In place of something else one array that is refused."""
+    if arrays is None and argument != "parameters":
+        return {}
+    if isinstance(arrays, Mapping):
+        return arrays
+    tensors.refuse(TypeError(f"argument {argument} must be a dict, but is "
+                             f"{type(arrays).__name__}"))
+    return {argument: None}
 
 
 def _to_named(arrays: Mapping[str, Any], tensors: Tensors) -> Any:
     table: Any = (_abi.muster_named_tensor * max(1, len(arrays)))()
     for entry, (name, array) in zip(table, arrays.items()):
-        entry.name = encode(name)
-        entry.tensor = tensors.add(array, f"buffers[{name!r}]", True)
+        if _set_name(entry, "name", name, f"buffers: the name {name!r}", tensors):
+            entry.tensor = tensors.add(array, f"buffers[{name!r}]", True)
     return table
 
 

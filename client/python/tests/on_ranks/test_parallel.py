@@ -1,6 +1,8 @@
 """DataParallel on several ranks, against formulas."""
 
+import ctypes
 import gc
+import json
 import re
 import threading
 import weakref
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import muster
+from muster import parallel
 from muster.parallel import DataParallel, PowerSgd
 
 SHAPES = {"weights": (3, 5), "bias": (5,), "scale": ()}
@@ -136,6 +139,79 @@ def test_no_sync_accumulates(parameters, rank, size):
         np.testing.assert_array_equal(array, 3 * average(array.shape, size))
 
 
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+@pytest.mark.parametrize("has_numpy", [True, False])
+def test_no_sync_adds_what_ready_is_given(monkeypatch, rank, size, kind,
+                                          has_numpy):
+    model = DataParallel({"w": np.zeros(3, kind)}, find_unused_parameters=True)
+    given = (np.arange(3) + rank).astype(kind)
+    wanted = np.arange(3) + (size - 1) / 2
+
+    def step(factor):
+        if not has_numpy:
+            monkeypatch.setitem(parallel.sys.modules, "numpy", None)
+        try:
+            model.ready("w", given * np.dtype(kind).type(factor))
+        finally:
+            monkeypatch.undo()
+        model.finish_step()
+
+    for _ in range(2):
+        with model.no_sync():
+            step(10)
+            step(10)
+        step(1)
+        np.testing.assert_array_equal(model.gradient("w"), 21 * wanted)
+        # After a step that reduced nothing is left.
+        step(1)
+        np.testing.assert_array_equal(model.gradient("w"), wanted)
+    # The gradient itself is not added to itself.
+    with model.no_sync():
+        step(10)
+        model.gradient("w")[...] += given
+        model.ready("w", model.gradient("w"))
+        model.finish_step()
+    if rank == size - 1:
+        model.shadow_step()
+    else:
+        model.ready("w")
+        model.finish_step()
+    np.testing.assert_array_equal(model.gradient("w"), 11 * wanted)
+    step(1)
+    np.testing.assert_array_equal(model.gradient("w"), wanted)
+
+
+def test_a_ready_that_is_refused_adds_nothing():
+    model = DataParallel({"w": np.zeros(3, np.float32)},
+                         buffers={"mean": np.zeros(1)})
+    gradient = np.ones(3, np.float32)
+    with model.no_sync():
+        model.ready("w", gradient)
+        model.finish_step()
+    for call in (lambda: model.ready("w", gradient), model.finish_step):
+        with pytest.raises(muster.Error, match="BeginStep is missing"):
+            call()
+    model.begin_step()
+    model.ready("w", gradient)
+    model.finish_step()
+    assert (model.gradient("w") == 2).all()
+
+
+def test_no_sync_does_not_add_small_floats():
+    model = DataParallel({"w": np.zeros(3, np.float16)})
+    gradient = np.ones(3, np.float16)
+    with model.no_sync():
+        model.ready("w", gradient)
+        model.finish_step()
+        with pytest.raises(muster.Error, match="float16: within no_sync pass "
+                                               "gradients=") as caught:
+            model.ready("w", gradient)
+        assert caught.value.code == muster.Code.FAILED_PRECONDITION
+    # The program goes on.
+    model.finish_step()
+    assert (model.gradient("w") == 1).all()
+
+
 def test_a_rank_without_input_takes_part_with_zeros(parameters, rank, size):
     model = DataParallel(parameters)
     for step in range(2):
@@ -195,6 +271,20 @@ def test_logging_data_tells_sizes_and_times(parameters, rank, size):
                                   average(SHAPES["weights"], size))
 
 
+def test_logging_data_may_have_more_fields(monkeypatch, parameters):
+    model = DataParallel(parameters)
+    wanted = model.logging_data()
+    get_text = parallel.get_text
+
+    def get_more(*arguments):
+        data = json.loads(get_text(*arguments))
+        data["last"]["new"] = data["average"]["new"] = data["new"] = 1
+        return json.dumps(data)
+
+    monkeypatch.setattr(parallel, "get_text", get_more)
+    assert model.logging_data() == wanted
+
+
 def test_a_parameter_that_is_missing_is_an_error_on_all_ranks(parameters, rank,
                                                               size):
     model = DataParallel(parameters)
@@ -251,6 +341,48 @@ def test_ready_refuses_what_does_not_fit(parameters, rank, size):
     check(model, size, 0)
 
 
+class DLTensor(ctypes.Structure):
+    """A DLManagedTensor, up to its deleter, of an array of float32."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int),
+                ("device_index", ctypes.c_int), ("ndim", ctypes.c_int),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
+                ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class OnGpu:
+    """An array whose DLPack says that it is on a GPU."""
+
+    def __init__(self, count):
+        self.shape = (ctypes.c_int64 * 1)(count)
+        self.tensor = DLTensor(data=0x1000, device_type=2, device_index=1, ndim=1,
+                               code=2, bits=32, lanes=1, shape=self.shape)
+        self.name = b"dltensor"
+
+    def __dlpack__(self, **_):
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype = ctypes.py_object
+        make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self.tensor), self.name, None)
+
+    def __dlpack_device__(self):
+        return 2, 1
+
+
+def test_ready_refuses_a_gradient_on_a_gpu():
+    model = DataParallel({"w": np.zeros(3, np.float32)})
+    with pytest.raises(muster.ArgumentError,
+                       match="argument gradient must be on the CPU, but is on "
+                             "cuda:1"):
+        model.ready("w", OnGpu(3))
+    model.ready("w", np.ones(3, np.float32))
+    model.finish_step()
+    assert (model.gradient("w") == 1).all()
+
+
 def read_only(array):
     view = array.view()
     view.flags.writeable = False
@@ -294,6 +426,40 @@ BAD_ARGUMENTS = {
         lambda w, g: DataParallel({"w": w}, {"w": g}, hook=PowerSgd(rank=0)),
         "argument hook: rank must be positive, but is 0",
         "PowerSgdOptions::rank must be"),
+    "name": (
+        lambda w, g: DataParallel({7: w}, {7: g}),
+        "argument parameters: the name 7 must be a str, but is int", '"7"'),
+    "name_of_buffer": (
+        lambda w, g: DataParallel({"w": w}, {"w": g}, buffers={7: w}),
+        "argument buffers: the name 7 must be a str, but is int", '"7"'),
+    "zero_byte": (
+        lambda w, g: DataParallel({"w\0": w}), "zero byte", "parameters"),
+    "parameters": (
+        lambda w, g: DataParallel([("w", w)]),
+        "argument parameters must be a dict, but is list", '"parameters"'),
+    "gradients": (
+        lambda w, g: DataParallel({"w": w}, g),
+        "argument gradients must be a dict, but is ndarray", '"gradients"'),
+    "buffers": (
+        lambda w, g: DataParallel({"w": w}, {"w": g}, buffers=[w]),
+        "argument buffers must be a dict, but is list", '"buffers"'),
+    "type_of_bucket_bytes": (
+        lambda w, g: DataParallel({"w": w}, {"w": g}, bucket_bytes=2.5),
+        "argument bucket_bytes must be an int, but is float", "bucket_bytes"),
+    "large_first_bucket_bytes": (
+        lambda w, g: DataParallel({"w": w}, {"w": g}, first_bucket_bytes=1 << 70),
+        "argument first_bucket_bytes: the number", "first_bucket_bytes"),
+    "type_of_hook": (
+        lambda w, g: DataParallel({"w": w}, {"w": g}, hook=5),
+        "argument hook must be a str, but is int", 'no hook "5"'),
+    "type_of_rate": (
+        lambda w, g: DataParallel({"w": w}, {"w": g}, hook=PowerSgd(
+            min_compression_rate="2")),
+        "argument hook: min_compression_rate must be a float, but is str",
+        "min_compression_rate"),
+    "type_of_seed": (
+        lambda w, g: DataParallel({"w": w}, {"w": g}, hook=PowerSgd(seed=0.5)),
+        "argument hook: seed must be an int, but is float", "power_sgd: seed"),
     # These the library finds.
     "no_hook": (
         lambda w, g: DataParallel({"w": w}, {"w": g}, hook="fp17"),
