@@ -46,7 +46,8 @@ class CheckpointReader {
   virtual int64_t size() const = 0;
 
   // Fills `bytes` from the file's byte `offset` on.
-  // Errors: kDataLoss if the file ends before, or if the medium has lost bytes.
+  // Errors: kDataLoss if the file ends before: the checkpoint is damaged, and
+  // LoadNewestCheckpoint takes an older one. Any other error is thrown.
   virtual Status Read(int64_t offset, std::span<std::byte> bytes) = 0;
 };
 

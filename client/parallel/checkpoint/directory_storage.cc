@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -119,8 +120,10 @@ class FileReader : public CheckpointReader {
         offset += got;
         bytes = bytes.subspan(static_cast<size_t>(got));
       } else if (errno == EIO) {
-        return DataLossError(absl::StrCat(base::Quote(path_.string()),
-                                          " cannot be read at byte ", offset));
+        // Also a server that does not answer, so it is no proof of damage.
+        return UnavailableError(absl::StrCat(base::Quote(path_.string()),
+                                             " cannot be read at byte ", offset,
+                                             ": ", strerror(EIO)));
       } else if (errno != EINTR) {
         return Failure(errno, path_);
       }

@@ -52,11 +52,11 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   return static_cast<int>(syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to));
 }
 
-// A disk whose byte kLostByte is lost, and those after it.
-constexpr off_t kLostByte = 9;
+// A disk that cannot read its byte kBadByte, nor those after it.
+constexpr off_t kBadByte = 9;
 
 extern "C" ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
-  if (offset + static_cast<off_t>(bytes) > kLostByte) {
+  if (offset + static_cast<off_t>(bytes) > kBadByte) {
     errno = EIO;
     return -1;
   }
@@ -139,7 +139,7 @@ TEST_F(DirectoryStorageTest, AFolderIsNotRenamedToOneThatExists) {
   EXPECT_THAT(*folders, ::testing::UnorderedElementsAre("a", "b"));
 }
 
-TEST_F(DirectoryStorageTest, WhatTheDiskHasLostIsDataLoss) {
+TEST_F(DirectoryStorageTest, AnErrorOfTheDiskIsNoProofOfDamage) {
   Write("a/file", "0123456789");
   const auto reader = storage_->Open("a/file");
   ASSERT_TRUE(reader.ok());
@@ -147,10 +147,11 @@ TEST_F(DirectoryStorageTest, WhatTheDiskHasLostIsDataLoss) {
   const auto bytes = std::as_writable_bytes(std::span(part));
   EXPECT_TRUE((*reader)->Read(5, bytes).ok());
   const Status status = (*reader)->Read(6, bytes);
-  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(
       status.message(),
-      "\"" + folder_.path() + "/runs/seven/a/file\" cannot be read at byte 6");
+      "\"" + folder_.path() +
+          "/runs/seven/a/file\" cannot be read at byte 6: Input/output error");
 }
 
 TEST_F(DirectoryStorageTest, NoRenameReplacesAnEmptyFolder) {
