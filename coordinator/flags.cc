@@ -1,5 +1,8 @@
 #include "coordinator/flags.h"
 
+#include <limits.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -10,9 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/options.h"
@@ -47,12 +53,17 @@ constexpr char kUsage[] =
 // MUSTER_INSECURE), and both may run in one shell.
 constexpr char kVariablePrefix[] = "MUSTER_COORDINATOR_";
 
-OptionValue MakeChoice(const char* usual, absl::string_view other) {
-  return {usual, [=](absl::string_view flag, const std::string& value) {
-            if (value == usual || value == other) return OkStatus();
-            return InvalidArgumentError(
-                absl::StrCat(flag, " is ", base::Quote(value), ", must be ",
-                             usual, " or ", other));
+// One of `choices`, of which the first is the default.
+OptionValue MakeChoice(std::vector<std::string> choices) {
+  const std::string usual = choices.front();
+  return {usual, [choices = std::move(choices)](absl::string_view flag,
+                                                const std::string& value) {
+            if (absl::c_linear_search(choices, value)) return OkStatus();
+            const std::string last = choices.back();
+            return InvalidArgumentError(absl::StrCat(
+                flag, " is ", base::Quote(value), ", must be ",
+                absl::StrJoin(choices.begin(), choices.end() - 1, ", "), " or ",
+                last));
           }};
 }
 
@@ -106,6 +117,24 @@ base::Options Table(CommandLine& line) {
   std::vector<base::Option> table = {
       {"drain_timeout", "", &line.drain_timeout,
        "how long SIGTERM waits for calls to end before it cuts them off"},
+      {"etcd_ca", "", std::string(),
+       "file of the authorities of etcd's certificates (PEM); with it "
+       "connections to etcd speak TLS"},
+      {"etcd_cert", "", std::string(),
+       "file of the certificate that etcd is shown (PEM)"},
+      {"etcd_endpoints", "", std::string(),
+       "host:port of etcd's members, separated by commas; needed with "
+       "--storage=etcd"},
+      {"etcd_key", "", std::string(),
+       "file of the private key of --etcd_cert (PEM, no passphrase)"},
+      {"etcd_lease", "", absl::Seconds(5),
+       "whole seconds after which another coordinator has the jobs of one that "
+       "has died"},
+      {"etcd_prefix", "", std::string("/muster/"),
+       "the beginning of all keys in etcd"},
+      {"etcd_user", "", std::string(),
+       "name:password, if etcd asks for it; better given by the environment, "
+       "because others of this host can read a command line"},
       {"http_listen", "", &server.http_listen,
        "host:port of /metrics, /healthz, /readyz and the status page; port 0 "
        "takes any free one, an empty value serves no HTTP"},
@@ -170,12 +199,13 @@ base::Options Table(CommandLine& line) {
        "a member may be without its stream for this long before it is lost: "
        "long enough for a live one to connect again, and all that passes "
        "before the others learn of one that died"},
-      {"storage", "", MakeChoice("memory", "rocksdb"),
-       "where jobs are kept: memory (they end with the process) or rocksdb (a "
-       "restarted coordinator goes on with them)"},
+      {"storage", "", MakeChoice({"memory", "rocksdb", "etcd"}),
+       "where jobs are kept: memory (they end with the process), rocksdb (a "
+       "restarted coordinator goes on with them) or etcd (another coordinator "
+       "goes on with them)"},
       {"storage_path", "", std::string(),
        "folder of the database; needed with --storage=rocksdb"},
-      {"sync", "", MakeChoice("always", "interval"),
+      {"sync", "", MakeChoice({"always", "interval"}),
        "when what is acknowledged is on the disk: always (before, so the end "
        "of the machine loses nothing) or interval (--sync_interval later; the "
        "end of the process still loses nothing)"},
@@ -255,10 +285,54 @@ std::string SettingsText(const base::Options& flags) {
   for (const base::Option& flag : flags.table()) {
     const std::string value = flag.value.Text();
     if (value == flag.value.default_text()) continue;
+    // It has a password.
+    const bool is_secret = flag.name == "etcd_user";
     absl::StrAppend(&settings, settings.empty() ? "" : " ", "--", flag.name,
-                    "=", value);
+                    "=", is_secret ? "..." : value);
   }
   return settings;
+}
+
+// How another coordinator calls this one in its log.
+std::string OwnerName(const ServerOptions& options) {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, " ", options.listen, " pid=", getpid());
+}
+
+Status ReadEtcd(const base::Options& flags, CommandLine& line) {
+  const std::string& endpoints = flags.Get<std::string>("etcd_endpoints");
+  if (flags.Get<std::string>("storage") != "etcd") {
+    if (endpoints.empty()) return OkStatus();
+    return InvalidArgumentError(absl::StrCat("--etcd_endpoints is ",
+                                             base::Quote(endpoints),
+                                             ", but --storage is not etcd"));
+  }
+  if (endpoints.empty()) {
+    return InvalidArgumentError(
+        "--storage=etcd needs --etcd_endpoints, host:port of etcd's members");
+  }
+  OpenEtcdOptions& etcd = line.etcd.emplace();
+  etcd.etcd.endpoints = absl::StrSplit(endpoints, ',');
+  etcd.etcd.ca = flags.Get<std::string>("etcd_ca");
+  etcd.etcd.cert = flags.Get<std::string>("etcd_cert");
+  etcd.etcd.key = flags.Get<std::string>("etcd_key");
+  etcd.etcd.user = flags.Get<std::string>("etcd_user");
+  etcd.prefix = flags.Get<std::string>("etcd_prefix");
+  etcd.owner = OwnerName(line.server);
+  if (etcd.prefix.empty() || etcd.prefix.back() != '/') {
+    return InvalidArgumentError(absl::StrCat(
+        "--etcd_prefix is ", base::Quote(etcd.prefix), ", must end in /"));
+  }
+  const absl::Duration lease = flags.Get<absl::Duration>("etcd_lease");
+  if (lease < absl::Seconds(1) || lease > absl::Hours(1) ||
+      lease % absl::Seconds(1) != absl::ZeroDuration()) {
+    return InvalidArgumentError(
+        absl::StrCat("--etcd_lease is ", absl::FormatDuration(lease),
+                     ", must be whole seconds, 1s to 1h"));
+  }
+  etcd.lease = absl::ToChronoSeconds(lease);
+  return OkStatus();
 }
 
 Status ReadStorage(const base::Options& flags, ServerOptions& options) {
@@ -268,10 +342,10 @@ Status ReadStorage(const base::Options& flags, ServerOptions& options) {
     return InvalidArgumentError(
         "--storage=rocksdb needs --storage_path, the folder of the database");
   }
-  if (storage == "memory" && !path.empty()) {
+  if (storage != "rocksdb" && !path.empty()) {
     return InvalidArgumentError(
         absl::StrCat("--storage_path is ", base::Quote(path),
-                     ", but --storage=memory keeps nothing there"));
+                     ", but --storage=", storage, " keeps nothing there"));
   }
   const absl::Duration interval = flags.Get<absl::Duration>("sync_interval");
   if (interval < absl::Milliseconds(1)) {
@@ -324,6 +398,7 @@ StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   if (status.ok()) status = ReadArguments(arguments, flags);
   if (status.ok()) status = flags.Finish();
   if (status.ok()) status = ReadStorage(flags, line.server);
+  if (status.ok()) status = ReadEtcd(flags, line);
   if (!status.ok()) return status;
   ServerOptions& server = line.server;
   if (server.jobs_per_token_max == 0) {

@@ -20,7 +20,7 @@ struct StorageChange {
 };
 
 // Storage is an ordered map from byte strings to byte strings that outlives the
-// process. One thread at a time.
+// process. One thread at a time, but for owned().
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -46,6 +46,10 @@ class Storage {
   // of the machine.
   // Errors: those of Write.
   virtual Status Sync() = 0;
+
+  // Whether this process owns the storage. If not, another process may have
+  // changed it, so nothing may be answered from memory. Thread-safe.
+  virtual bool owned() const { return true; }
 };
 
 }  // namespace muster::coordinator

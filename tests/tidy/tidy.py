@@ -60,7 +60,7 @@ OURS = ("base/", "coordinator/", "worker/", "dataplane/", "client/", "tests/", "
 # The files that may include a library: (pattern of the include, allowed file
 # pattern).
 LIBRARIES = [
-    (r"grpc(pp)?/", r"^(proto/muster/v1/status_wire|coordinator/server/|"
+    (r"grpc(pp)?/", r"^(proto/muster/v1/status_wire|coordinator/(server|storage/etcd)/|"
                     r"coordinator/main_test\.cc|client/(control|groups|stores)/|"
                     r"tests/).*"),
     (r"google/protobuf/|muster/v1/.*\.pb\.h",

@@ -67,6 +67,9 @@ class CommitQueue {
   // Queues the end of `job`: all of its records are erased.
   void AppendErasure(const std::string& job) MUSTER_LOCKS_EXCLUDED(mu_);
 
+  // See Storage::owned.
+  bool owned() const { return storage_->owned(); }
+
   // The number of commits that are not completed.
   int64_t depth() const MUSTER_LOCKS_EXCLUDED(mu_);
 
@@ -86,7 +89,7 @@ class CommitQueue {
   Status WriteAll(std::vector<Commit>& commits, int64_t* records);
   void Fail(const Status& status);
 
-  // Used only by the queue's thread.
+  // Used only by the queue's thread, but for owned().
   const std::unique_ptr<Storage> storage_;
   const SyncPolicy sync_;
   const Observer observer_;

@@ -189,6 +189,7 @@ StatusOr<core::RegisterReply> Job::Attach(const std::shared_ptr<Sink>& sink,
   }
   FinishOrPost(next, nullptr, result);
   if (!status.ok()) return status;
+  if (!MayAnswer()) return UnavailableError("another coordinator has the job");
   return reply;
 }
 
@@ -517,9 +518,16 @@ void Job::Restore(std::vector<core::Record> records) {
   Finish(nullptr, result, SIZE_MAX);
 }
 
+// Called after a step: if it is true, no other process had the job when the
+// step was made.
+bool Job::MayAnswer() const {
+  return options_.commits == nullptr || options_.commits->owned();
+}
+
 // Delivers to up to `count` other sinks. Returns whether these were all.
 bool Job::Finish(const std::shared_ptr<Sink>& sink, StepResult& result,
                  size_t count) {
+  if (!MayAnswer()) return true;
   if (std::exchange(result.rearm, false)) {
     options_.arm(shared_from_this(), result.deadline);
   }

@@ -255,6 +255,7 @@ class Job : public std::enable_shared_from_this<Job> {
                     StepResult& result) MUSTER_LOCKS_EXCLUDED(mu_);
   void PostTask();
   void TellInTurn() MUSTER_LOCKS_EXCLUDED(mu_);
+  bool MayAnswer() const;
   bool Finish(const std::shared_ptr<Sink>& sink, StepResult& result,
               size_t count) MUSTER_LOCKS_EXCLUDED(mu_);
   void Log(const core::Notice& notice) const;

@@ -1,0 +1,296 @@
+#include "coordinator/storage/etcd/etcd_storage.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/storage/etcd/testing/model_etcd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::ModelEtcd;
+using Fate = ModelEtcd::Fate;
+using Map = std::map<std::string, std::string>;
+
+constexpr char kPrefix[] = "muster/";
+constexpr char kOwner[] = "muster/owner";
+
+// Makes this process the owner, as a lease that begins does.
+int64_t Own(ModelEtcd& etcd) {
+  etcd.Erase(kOwner);
+  etcd.Put(kOwner, "node-a:7070");
+  return etcd.CreateRevision(kOwner);
+}
+
+EtcdStorageOptions Options(int64_t revision) {
+  EtcdStorageOptions options;
+  options.prefix = kPrefix;
+  options.owner_key = kOwner;
+  options.owner_revision = revision;
+  options.try_again = [](const Status&) { return true; };
+  return options;
+}
+
+StatusOr<Map> LoadAll(EtcdStorage& storage) {
+  Map map;
+  Status status =
+      storage.Load([&](absl::string_view key, absl::string_view value) {
+        map[std::string(key)] = std::string(value);
+        return OkStatus();
+      });
+  if (!status.ok()) return status;
+  return map;
+}
+
+Map Contents(ModelEtcd& etcd) {
+  EtcdStorage storage(etcd, Options(Own(etcd)));
+  StatusOr<Map> map = LoadAll(storage);
+  EXPECT_TRUE(map.ok()) << map.status();
+  return map.ok() ? *map : Map();
+}
+
+void Apply(const std::vector<StorageChange>& changes, Map& map) {
+  for (const StorageChange& change : changes) {
+    if (change.value.has_value()) {
+      map[change.key] = *change.value;
+    } else {
+      map.erase(change.key);
+    }
+  }
+}
+
+size_t CountKeys(ModelEtcd& etcd, const std::string& folder) {
+  const std::vector<std::string> keys = etcd.Keys();
+  return std::count_if(keys.begin(), keys.end(), [&](const auto& key) {
+    return absl::StartsWith(key, kPrefix + folder);
+  });
+}
+
+TEST(EtcdStorageTest, LoadsWhatWasWritten) {
+  ModelEtcd etcd;
+  EtcdStorage storage(etcd, Options(Own(etcd)));
+  EXPECT_EQ(LoadAll(storage).value(), Map());
+  ASSERT_EQ(storage.Write({{"a", "1"}, {"b", "2"}, {"a", "3"}}), OkStatus());
+  ASSERT_EQ(storage.Write({{"b", std::nullopt}, {"c", ""}}), OkStatus());
+  ASSERT_EQ(storage.Write({{"job/1", "x"}, {"job/2", "y"}, {"joc", "z"}}),
+            OkStatus());
+  ASSERT_EQ(storage.ErasePrefix("job/"), OkStatus());
+  EXPECT_EQ(storage.Sync(), OkStatus());
+  EXPECT_EQ(Contents(etcd), (Map{{"a", "3"}, {"c", ""}, {"joc", "z"}}));
+}
+
+TEST(EtcdStorageTest, AWriteOfManyChangesIsOneRequest) {
+  ModelEtcd etcd;
+  EtcdStorage storage(etcd, Options(Own(etcd)));
+  ASSERT_TRUE(LoadAll(storage).ok());
+  std::vector<StorageChange> changes;
+  for (int i = 0; i < 1000; ++i) changes.push_back({absl::StrCat(i), "value"});
+  const int64_t before = etcd.requests();
+  ASSERT_EQ(storage.Write(changes), OkStatus());
+  EXPECT_EQ(etcd.requests(), before + 1);
+  EXPECT_EQ(Contents(etcd).size(), 1000u);
+}
+
+TEST(EtcdStorageTest, AWriteLargerThanARequestIsCut) {
+  ModelEtcd etcd;
+  EtcdStorage storage(etcd, Options(Own(etcd)));
+  ASSERT_TRUE(LoadAll(storage).ok());
+  const std::string large(5'000'000, 'x');
+  ASSERT_EQ(storage.Write({{"large", large}, {"small", "1"}}), OkStatus());
+  ASSERT_EQ(storage.Write({{"small", "2"}}), OkStatus());
+  EXPECT_EQ(CountKeys(etcd, "log/"), 6u);
+  EXPECT_EQ(Contents(etcd), (Map{{"large", large}, {"small", "2"}}));
+}
+
+TEST(EtcdStorageTest, OnlyTheOwnerReadsAndWrites) {
+  ModelEtcd etcd;
+  const int64_t revision = Own(etcd);
+  EtcdStorage storage(etcd, Options(revision));
+  ASSERT_TRUE(LoadAll(storage).ok());
+  ASSERT_EQ(storage.Write({{"a", "1"}}), OkStatus());
+
+  etcd.Erase(kOwner);
+  Status status = storage.Write({{"a", "2"}});
+  EXPECT_TRUE(IsAborted(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("its lease has ended"));
+
+  // The same process again, or another with the same address, is another owner.
+  etcd.Put(kOwner, "node-b:7070");
+  status = storage.Write({{"a", "2"}});
+  EXPECT_TRUE(IsAborted(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("\"node-b:7070\""));
+
+  EtcdStorage late(etcd, Options(revision));
+  EXPECT_TRUE(IsAborted(LoadAll(late).status()));
+  EXPECT_EQ(Contents(etcd), (Map{{"a", "1"}}));
+}
+
+TEST(EtcdStorageTest, ALostAnswerIsNoSecondEntry) {
+  ModelEtcd etcd;
+  EtcdStorage storage(etcd, Options(Own(etcd)));
+  ASSERT_TRUE(LoadAll(storage).ok());
+  std::vector<Fate> fates = {Fate::kAnswered, Fate::kNoSpace, Fate::kNotApplied,
+                             Fate::kLost, Fate::kLost};
+  etcd.SetFates([&] {
+    const Fate fate = fates.back();
+    if (fates.size() > 1) fates.pop_back();
+    return fate;
+  });
+  ASSERT_EQ(storage.Write({{"a", "1"}}), OkStatus());
+  EXPECT_EQ(fates.size(), 1u);
+  EXPECT_EQ(CountKeys(etcd, "log/"), 1u);
+}
+
+TEST(EtcdStorageTest, GivesUpWhenItIsTold) {
+  ModelEtcd etcd;
+  EtcdStorageOptions options = Options(Own(etcd));
+  Status told;
+  options.try_again = [&](const Status& status) {
+    told = status;
+    return false;
+  };
+  EtcdStorage storage(etcd, options);
+  ASSERT_TRUE(LoadAll(storage).ok());
+  etcd.SetFates([] { return Fate::kNoSpace; });
+  const Status status = storage.Write({{"a", "1"}});
+  EXPECT_TRUE(IsResourceExhausted(status)) << status;
+  EXPECT_EQ(told, status);
+}
+
+// Writes until the process "dies" at a random request, again and again.
+class CrashTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(CrashTest, EachWriteIsWholeOrAbsentAndTheAcknowledgedAreThere) {
+  std::mt19937 random(GetParam());
+  const auto below = [&](int n) { return static_cast<int>(random() % n); };
+  ModelEtcd etcd;
+  Map acknowledged;
+  for (int life = 0; life < 6; ++life) {
+    etcd.SetFates(nullptr);
+    int left = 1 + below(60);
+    std::atomic<bool> dead = false;
+    EtcdStorageOptions options = Options(Own(etcd));
+    options.part_bytes_max = 64;
+    options.snapshot_bytes_min = 400;
+    options.try_again = [&](const Status&) { return !dead; };
+    EtcdStorage storage(etcd, options);
+    Mutex mu;
+    etcd.SetFates([&] {
+      MutexLock lock(mu);
+      if (--left <= 0) dead = true;
+      if (dead) return left == 0 && below(2) ? Fate::kLost : Fate::kNotApplied;
+      const int fate = below(8);
+      return fate == 0   ? Fate::kNotApplied
+             : fate == 1 ? Fate::kLost
+                         : Fate::kAnswered;
+    });
+    const StatusOr<Map> loaded = LoadAll(storage);
+    if (!loaded.ok()) continue;
+    ASSERT_EQ(*loaded, acknowledged);
+    Map unsure;
+    while (true) {
+      std::vector<StorageChange> changes;
+      for (int i = 0; i <= below(4); ++i) {
+        const std::string key = absl::StrCat("key", below(10));
+        if (below(3) == 0) {
+          changes.push_back({key, std::nullopt});
+        } else {
+          changes.push_back({key, std::string(below(90), 'a' + below(26))});
+        }
+      }
+      unsure = acknowledged;
+      Apply(changes, unsure);
+      if (!storage.Write(changes).ok()) break;
+      acknowledged = unsure;
+    }
+    // The next owner decides about the write that had no answer.
+    etcd.SetFates(nullptr);
+    const Map found = Contents(etcd);
+    ASSERT_TRUE(found == acknowledged || found == unsure);
+    acknowledged = found;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CrashTest, ::testing::Range(0, 200));
+
+TEST(EtcdStorageTest, SnapshotsKeepTheLogShort) {
+  ModelEtcd etcd;
+  EtcdStorageOptions options = Options(Own(etcd));
+  options.snapshot_bytes_min = 10'000;
+  EtcdStorage storage(etcd, options);
+  ASSERT_TRUE(LoadAll(storage).ok());
+  Map written;
+  for (int i = 0; i < 2'000; ++i) {
+    const std::vector<StorageChange> changes = {
+        {absl::StrCat("key", i % 50), std::string(100, 'a' + i % 26)}};
+    ASSERT_EQ(storage.Write(changes), OkStatus());
+    Apply(changes, written);
+    if (i % 100 == 99) {
+      ASSERT_EQ(storage.AwaitSnapshots(), OkStatus());
+    }
+  }
+  // 50 values are 6 kB; 10 kB of log are fewer than 100 entries.
+  EXPECT_LE(CountKeys(etcd, "log/"), 100u);
+  EXPECT_LE(CountKeys(etcd, "snapshots/"), 2u);
+  EXPECT_GT(etcd.compacted(), 1'000);
+  EXPECT_EQ(Contents(etcd), written);
+}
+
+TEST(EtcdStorageTest, ReadsAgainWhenOthersCompactTheRevision) {
+  ModelEtcd etcd;
+  EtcdStorage storage(etcd, Options(Own(etcd)));
+  ASSERT_TRUE(LoadAll(storage).ok());
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(storage.Write({{absl::StrCat(i), "1"}}), OkStatus());
+  }
+  EtcdStorage next(etcd, Options(Own(etcd)));
+  // The third request reads the log at the revision that the second one told.
+  etcd.CompactBefore(3);
+  const StatusOr<Map> map = LoadAll(next);
+  ASSERT_TRUE(map.ok()) << map.status();
+  EXPECT_EQ(map->size(), 100u);
+  EXPECT_GT(etcd.compacted(), 100);
+}
+
+TEST(EtcdStorageTest, DamageIsAnErrorThatNamesTheKey) {
+  const auto load_after = [](const std::function<void(ModelEtcd&)>& damage) {
+    ModelEtcd etcd;
+    {
+      EtcdStorage storage(etcd, Options(Own(etcd)));
+      EXPECT_TRUE(LoadAll(storage).ok());
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(storage.Write({{absl::StrCat(i), "1"}}), OkStatus());
+      }
+    }
+    damage(etcd);
+    EtcdStorage storage(etcd, Options(Own(etcd)));
+    return LoadAll(storage).status();
+  };
+  const std::string second = "muster/log/0000000000000001";
+  Status status = load_after([&](ModelEtcd& etcd) { etcd.Erase(second); });
+  EXPECT_TRUE(IsDataLoss(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr(second));
+
+  status = load_after([&](ModelEtcd& etcd) { etcd.Put(second, "\xff\xff"); });
+  EXPECT_TRUE(IsDataLoss(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr(second));
+
+  status = load_after(
+      [&](ModelEtcd& etcd) { etcd.Put("muster/snapshot", "something"); });
+  EXPECT_TRUE(IsDataLoss(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("muster/snapshot"));
+}
+
+}  // namespace
+}  // namespace muster::coordinator
