@@ -32,7 +32,7 @@ namespace muster::worker {
 // failed one did not arrive, and its duration reflects a timeout, not the
 // network. At debug level DETAIL a duration includes the consistency check.
 //
-// Those of DataParallel are what its LoggingData says, summed over the process.
+// The metrics of DataParallel are sums of its LoggingData over the process.
 // `hook` is a hook of communication_hooks.h, or "custom". A hook that was never
 // used has no series.
 class Metrics : public dataplane::Metrics {

@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/storage/etcd/etcd.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "tests/bench/callers.h"
 #include "tests/bench/child.h"
-#include "tests/bench/etcd.grpc.pb.h"
 
 namespace muster::bench {
 namespace {

@@ -32,6 +32,8 @@ class Computation:
         if self.on_device:
             self.device_time += seconds
             left = self.device_time - time.monotonic()
+            # The device computes for so long: the pause is what is measured, and
+            # waits for nothing.
             if left > 0:
                 time.sleep(left)
             return

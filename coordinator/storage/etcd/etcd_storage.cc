@@ -333,7 +333,7 @@ void EtcdStorage::SnapshotLoop() {
     const Status status = MakeSnapshot();
     {
       MutexLock lock(mu_);
-      // The log goes on without snapshots, and writes tell of the cause.
+      // After a failure the log grows without snapshots until a restart.
       snapshot_status_ = status;
     }
     changed_.NotifyAll();
