@@ -20,7 +20,6 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -29,15 +28,11 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/reflection.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/examples/checkpoint.h"
 #include "client/examples/fashion_mnist.h"
+#include "client/examples/program.h"
 #include "client/examples/trainer.h"
 #include "muster/muster.hpp"
 
@@ -435,44 +430,14 @@ int Run() {
   return status;
 }
 
-void PrintHelp() {
-  std::printf(
-      "Trains a perceptron on Fashion-MNIST with all ranks of a job; started "
-      "by muster-run.\n\nFlags:\n");
-  std::map<std::string, const absl::CommandLineFlag*> flags;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (absl::EndsWith(flag->Filename(), "train_fashion_mnist.cc")) {
-      flags.emplace(name, flag);
-    }
-  }
-  for (const auto& [name, flag] : flags) {
-    std::printf("  --%s  %s; default %s\n", name.c_str(), flag->Help().c_str(),
-                flag->DefaultValue().c_str());
-  }
-}
-
 }  // namespace
 }  // namespace muster::examples
 
 int main(int argc, char** argv) {
-  // The library's own help exits with 1.
-  if (argc == 2 && absl::string_view(argv[1]) == "--help") {
-    muster::examples::PrintHelp();
-    return 0;
-  }
-  absl::FlagsUsageConfig config;
-  config.version_string = [] { return "train_fashion_mnist of muster\n"; };
-  absl::SetFlagsUsageConfig(config);
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  if (arguments.size() > 1) {
-    std::fprintf(
-        stderr,
-        "train_fashion_mnist: unexpected argument \"%s\"; --help lists "
-        "the flags\n",
-        arguments[1]);
-    return 1;
-  }
-  // Prints line by line into the launcher's pipe, too.
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  return muster::Record(muster::examples::Run);
+  return muster::examples::RunProgram(
+      argc, argv,
+      {.name = "train_fashion_mnist",
+       .description = "Trains a perceptron on Fashion-MNIST with all ranks of "
+                      "a job; started by muster-run.",
+       .run = muster::examples::Run});
 }

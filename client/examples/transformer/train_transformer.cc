@@ -15,7 +15,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -23,12 +22,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/reflection.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "client/examples/program.h"
 #include "client/examples/transformer/layout.h"
 #include "client/examples/transformer/loss_curve.h"
 #include "client/examples/transformer/text.h"
@@ -228,43 +223,15 @@ int Run() {
   return 0;
 }
 
-void PrintHelp() {
-  std::printf(
-      "Trains a transformer on a text with all ranks of a job; started by "
-      "muster-run.\n\nFlags:\n");
-  std::map<std::string, const absl::CommandLineFlag*> flags;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (absl::EndsWith(flag->Filename(), "train_transformer.cc")) {
-      flags.emplace(name, flag);
-    }
-  }
-  for (const auto& [name, flag] : flags) {
-    std::printf("  --%s  %s; default %s\n", name.c_str(), flag->Help().c_str(),
-                flag->DefaultValue().c_str());
-  }
-}
-
 }  // namespace
 }  // namespace muster::examples
 
 int main(int argc, char** argv) {
-  // The library's own help exits with 1.
-  if (argc == 2 && absl::string_view(argv[1]) == "--help") {
-    muster::examples::PrintHelp();
-    return 0;
-  }
-  absl::FlagsUsageConfig config;
-  config.version_string = [] { return "train_transformer of muster\n"; };
-  absl::SetFlagsUsageConfig(config);
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
-  if (arguments.size() > 1) {
-    std::fprintf(stderr,
-                 "train_transformer: unexpected argument \"%s\"; --help lists "
-                 "the flags\n",
-                 arguments[1]);
-    return 1;
-  }
-  // Prints line by line into the launcher's pipe, too.
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  return muster::Record(muster::examples::Run);
+  return muster::examples::RunProgram(
+      argc, argv,
+      {.name = "train_transformer",
+       .description =
+           "Trains a transformer on a text with all ranks of a job; started by "
+           "muster-run.",
+       .run = muster::examples::Run});
 }
