@@ -15,6 +15,7 @@ namespace muster::v1 {
 namespace {
 
 constexpr char kCulpritsUrl[] = "type.googleapis.com/muster.v1.Culprits";
+constexpr char kJobOwnerUrl[] = "type.googleapis.com/muster.v1.JobOwner";
 
 // The message is sent twice (as grpc-message and in the details, where clients
 // of other languages compare the two): percent-encoded first, then in base64.
@@ -144,6 +145,16 @@ Ranges AddOthers(const Culprits& culprits, int kept, Culprits& fitting) {
   return merged;
 }
 
+template <typename Message>
+absl::optional<Message> GetPayload(const char* url, const Status& status) {
+  const std::optional<std::string> bytes = status.GetPayload(url);
+  Message message;
+  if (!bytes.has_value() || !message.ParseFromString(*bytes)) {
+    return absl::nullopt;
+  }
+  return message;
+}
+
 // Appends as many of `ranges` as take `bytes_max` bytes, and counts the rest.
 // Returns the bytes taken.
 size_t AddRanges(const Ranges& ranges, size_t bytes_max, Culprits* culprits) {
@@ -251,12 +262,15 @@ void SetCulprits(const Culprits& culprits, Status* status) {
 }
 
 absl::optional<Culprits> GetCulprits(const Status& status) {
-  const std::optional<std::string> bytes = status.GetPayload(kCulpritsUrl);
-  Culprits culprits;
-  if (!bytes.has_value() || !culprits.ParseFromString(std::string(*bytes))) {
-    return absl::nullopt;
-  }
-  return culprits;
+  return GetPayload<Culprits>(kCulpritsUrl, status);
+}
+
+void SetJobOwner(const JobOwner& owner, Status* status) {
+  status->SetPayload(kJobOwnerUrl, owner.SerializeAsString());
+}
+
+absl::optional<JobOwner> GetJobOwner(const Status& status) {
+  return GetPayload<JobOwner>(kJobOwnerUrl, status);
 }
 
 }  // namespace muster::v1

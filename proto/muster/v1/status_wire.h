@@ -40,6 +40,10 @@ Culprits FitCulprits(const Culprits& culprits, size_t bytes_max);
 void SetCulprits(const Culprits& culprits, Status* status);
 absl::optional<Culprits> GetCulprits(const Status& status);
 
+// Sets or returns the JobOwner payload. `status` must not be OK when it is set.
+void SetJobOwner(const JobOwner& owner, Status* status);
+absl::optional<JobOwner> GetJobOwner(const Status& status);
+
 }  // namespace muster::v1
 
 #endif  // MUSTER_PROTO_MUSTER_V1_STATUS_WIRE_H_

@@ -56,6 +56,16 @@ TEST(StatusWireTest, CulpritsSurviveBothWays) {
   }
 }
 
+TEST(StatusWireTest, TheOwnerOfAJobSurvivesBothWays) {
+  JobOwner owner;
+  owner.set_address("node-b:7070");
+  Status status = UnavailableError("node-b:7070 has the job");
+  SetJobOwner(owner, &status);
+  ASSERT_TRUE(GetJobOwner(FromGrpc(ToGrpc(status))).has_value());
+  EXPECT_EQ(GetJobOwner(FromGrpc(ToGrpc(status)))->address(), "node-b:7070");
+  EXPECT_FALSE(GetJobOwner(UnavailableError("drains")).has_value());
+}
+
 TEST(StatusWireTest, UnknownPayloadSurvives) {
   Status status = InternalError("why");
   status.SetPayload("type.googleapis.com/other", "bytes");
