@@ -1,8 +1,5 @@
 #include "coordinator/flags.h"
 
-#include <limits.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -24,7 +21,9 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/server/endpoint.h"
 #include "coordinator/server/jobs/memory_limit.h"
+#include "coordinator/storage/etcd/etcd_fleet.h"
 #include "coordinator/storage/rocksdb_storage.h"
 #include "muster/version.h"
 
@@ -115,6 +114,10 @@ base::Options Table(CommandLine& line) {
   server.unsent_bytes_max = 0;
   server.inbound_bytes_max = 0;
   std::vector<base::Option> table = {
+      {"advertise", "", &server.advertise,
+       "host:port at which clients and the other coordinators reach the gRPC "
+       "endpoint, with --storage=etcd; empty: that of --listen or, if it is "
+       "all addresses, the host's name"},
       {"drain_timeout", "", &line.drain_timeout,
        "how long SIGTERM waits for calls to end before it cuts them off"},
       {"etcd_ca", "", std::string(),
@@ -128,10 +131,12 @@ base::Options Table(CommandLine& line) {
       {"etcd_key", "", std::string(),
        "file of the private key of --etcd_cert (PEM, no passphrase)"},
       {"etcd_lease", "", absl::Seconds(5),
-       "whole seconds after which another coordinator has the jobs of one that "
+       "whole seconds after which others have the jobs of a coordinator that "
        "has died"},
       {"etcd_prefix", "", std::string("/muster/"),
-       "the beginning of all keys in etcd"},
+       "the beginning of all keys in etcd; coordinators with the same one "
+       "share "
+       "their jobs"},
       {"etcd_user", "", std::string(),
        "name:password, if etcd asks for it; better given by the environment, "
        "because others of this host can read a command line"},
@@ -201,8 +206,8 @@ base::Options Table(CommandLine& line) {
        "before the others learn of one that died"},
       {"storage", "", MakeChoice({"memory", "rocksdb", "etcd"}),
        "where jobs are kept: memory (they end with the process), rocksdb (a "
-       "restarted coordinator goes on with them) or etcd (another coordinator "
-       "goes on with them)"},
+       "restarted coordinator goes on with them) or etcd (several coordinators "
+       "share them, and go on with those of one that has died)"},
       {"storage_path", "", std::string(),
        "folder of the database; needed with --storage=rocksdb"},
       {"sync", "", MakeChoice({"always", "interval"}),
@@ -293,33 +298,40 @@ std::string SettingsText(const base::Options& flags) {
   return settings;
 }
 
-// How another coordinator calls this one in its log.
-std::string OwnerName(const ServerOptions& options) {
-  char host[HOST_NAME_MAX + 1] = {};
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat(host, " ", options.listen, " pid=", getpid());
-}
-
 Status ReadEtcd(const base::Options& flags, CommandLine& line) {
   const std::string& endpoints = flags.Get<std::string>("etcd_endpoints");
   if (flags.Get<std::string>("storage") != "etcd") {
-    if (endpoints.empty()) return OkStatus();
-    return InvalidArgumentError(absl::StrCat("--etcd_endpoints is ",
-                                             base::Quote(endpoints),
-                                             ", but --storage is not etcd"));
+    for (const char* const flag : {"etcd_endpoints", "advertise"}) {
+      const std::string& value = flags.Get<std::string>(flag);
+      if (value.empty()) continue;
+      return InvalidArgumentError(absl::StrCat("--", flag, " is ",
+                                               base::Quote(value),
+                                               ", but --storage is not etcd"));
+    }
+    return OkStatus();
   }
   if (endpoints.empty()) {
     return InvalidArgumentError(
         "--storage=etcd needs --etcd_endpoints, host:port of etcd's members");
   }
-  OpenEtcdOptions& etcd = line.etcd.emplace();
-  etcd.etcd.endpoints = absl::StrSplit(endpoints, ',');
-  etcd.etcd.ca = flags.Get<std::string>("etcd_ca");
-  etcd.etcd.cert = flags.Get<std::string>("etcd_cert");
-  etcd.etcd.key = flags.Get<std::string>("etcd_key");
-  etcd.etcd.user = flags.Get<std::string>("etcd_user");
+  if (!line.server.advertise.empty()) {
+    const StatusOr<Endpoint> advertised =
+        ParseEndpoint("advertise", line.server.advertise);
+    if (!advertised.ok()) return advertised.status();
+    if (advertised->port == 0) {
+      return InvalidArgumentError(
+          absl::StrCat("--advertise is ", base::Quote(line.server.advertise),
+                       ", which has no port that others can reach"));
+    }
+  }
+  EtcdOptions client;
+  client.endpoints = absl::StrSplit(endpoints, ',');
+  client.ca = flags.Get<std::string>("etcd_ca");
+  client.cert = flags.Get<std::string>("etcd_cert");
+  client.key = flags.Get<std::string>("etcd_key");
+  client.user = flags.Get<std::string>("etcd_user");
+  EtcdFleetOptions etcd;
   etcd.prefix = flags.Get<std::string>("etcd_prefix");
-  etcd.owner = OwnerName(line.server);
   if (etcd.prefix.empty() || etcd.prefix.back() != '/') {
     return InvalidArgumentError(absl::StrCat(
         "--etcd_prefix is ", base::Quote(etcd.prefix), ", must end in /"));
@@ -332,6 +344,8 @@ Status ReadEtcd(const base::Options& flags, CommandLine& line) {
                      ", must be whole seconds, 1s to 1h"));
   }
   etcd.lease = absl::ToChronoSeconds(lease);
+  line.server.open_fleet =
+      MakeOpenEtcdFleet(std::move(client), std::move(etcd));
   return OkStatus();
 }
 

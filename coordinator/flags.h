@@ -1,12 +1,10 @@
 #ifndef MUSTER_COORDINATOR_FLAGS_H_
 #define MUSTER_COORDINATOR_FLAGS_H_
 
-#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
 #include "coordinator/server/server.h"
-#include "coordinator/storage/etcd/open_etcd.h"
 #include "muster/base/status.h"
 
 namespace muster::coordinator {
@@ -14,8 +12,6 @@ namespace muster::coordinator {
 // The settings of the command line and the environment.
 struct CommandLine {
   ServerOptions server;
-  // With --storage=etcd; its functions are not set.
-  std::optional<OpenEtcdOptions> etcd;
   absl::Duration drain_timeout = absl::Seconds(10);
   // The flags that are not at their defaults, for the log.
   std::string settings;

@@ -87,22 +87,6 @@ int Run(int argc, char** argv) {
     // Without destructors, because none may answer a call.
     _exit(EXIT_FAILURE);
   };
-  if (command_line->etcd.has_value()) {
-    OpenEtcdOptions etcd = *command_line->etcd;
-    // The signals wait for sigwait.
-    etcd.stop = [] {
-      sigset_t pending;
-      return sigpending(&pending) == 0 &&
-             (sigismember(&pending, SIGTERM) == 1 ||
-              sigismember(&pending, SIGINT) == 1);
-    };
-    etcd.on_lost = [](const Status& status) {
-      LOG(ERROR) << "ownership_lost: cause=" << base::Quote(status.message())
-                 << " the process ends: another coordinator has the jobs";
-      _exit(EXIT_FAILURE);
-    };
-    command_line->server.open_storage = [etcd] { return OpenEtcd(etcd); };
-  }
   // Handled by the thread in sigwait, like a signal from outside.
   static std::atomic<bool> asked = false;
   command_line->server.on_drain_request = [] {
@@ -111,8 +95,6 @@ int Run(int argc, char** argv) {
   };
   StatusOr<std::unique_ptr<Server>> server =
       Server::Start(command_line->server);
-  // It has waited for the storage, and was told to end.
-  if (IsCancelled(server.status())) return EXIT_SUCCESS;
   if (!server.ok()) return Fail(server.status());
   const ServerOptions& options = command_line->server;
   std::string line = absl::StrCat("listening grpc=",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -59,7 +60,7 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
     return false;
   }
   *member = *admitted;
-  if ((*member)->dismissed) {
+  if ((*member)->dismissed()) {
     Membership::Return(**member, now);
     rendezvous_.MemberReturned(call.member, out);
   }
@@ -116,6 +117,14 @@ void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
   numbered_calls_.emplace(call.waiter,
                           NumberedCall{call.member, call.sequence});
   entry.waiter = call.waiter;
+}
+
+bool Coordinator::WasApplied(const MemberId& member, Incarnation incarnation,
+                             SequenceNumber sequence) const {
+  const Member* found = membership_.Find(member);
+  if (found == nullptr || found->incarnation != incarnation) return false;
+  const ReplyCache::Entry* entry = found->replies.Lookup(sequence);
+  return entry != nullptr && entry->state != ReplyCache::State::kNew;
 }
 
 // Runs a verb that answers its caller at once, before all other waiters.
@@ -276,8 +285,9 @@ bool Coordinator::EndWorld(Instant now, Outbox& out) {
 }
 
 void Coordinator::Disconnected(const MemberId& member, Incarnation incarnation,
-                               Instant now, Outbox& out, bool dismissed) {
-  membership_.Disconnected(member, incarnation, now, out, dismissed);
+                               Instant now, Outbox& out,
+                               Disconnection disconnection) {
+  membership_.Disconnected(member, incarnation, now, out, disconnection);
 }
 
 void Coordinator::Join(const Call& call, JoinRequest request, Instant now,
@@ -785,8 +795,11 @@ std::vector<Record> Coordinator::TakeChanges() {
   for (const auto& [key, number] : journal_.items) {
     changes.push_back(store_.MakeRecord(key, number));
   }
-  if (!journal_.keys.empty() || !journal_.items.empty()) {
-    changes.push_back(StoreRecord{store_.revision()});
+  for (const auto& [name, fresh] : journal_.changes) {
+    changes.push_back(store_.MakeChangeRecord(name.first, name.second));
+  }
+  if (!journal_.keys.empty() || !journal_.items.empty() || journal_.history) {
+    changes.push_back(store_.MakeStoreRecord());
   }
   journal_.Clear();
   return changes;
@@ -881,11 +894,17 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
   std::vector<ItemRecord> items;
   TakeOut(records, items);
   for (ItemRecord& record : items) store_.Restore(std::move(record));
+  std::vector<ChangeRecord> changes;
+  TakeOut(records, changes);
+  std::sort(changes.begin(), changes.end(),
+            [](const ChangeRecord& one, const ChangeRecord& other) {
+              return std::tie(one.revision, one.key) <
+                     std::tie(other.revision, other.key);
+            });
+  for (ChangeRecord& record : changes) store_.Restore(std::move(record));
   std::vector<StoreRecord> store;
   TakeOut(records, store);
-  for (const StoreRecord& record : store) {
-    store_.RestoreRevision(record.revision);
-  }
+  for (const StoreRecord& record : store) store_.Restore(record, now);
 }
 
 }  // namespace muster::coordinator::core

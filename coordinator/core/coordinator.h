@@ -100,12 +100,12 @@ class Coordinator {
   void ReportGroupFailure(const Call& call, GroupFailureReport report,
                           Instant now, Outbox& out);
 
-  // The member's connection closed. The member is lost after the reconnect
-  // grace unless it registers again. If this coordinator closed the connection
-  // (`dismissed`), the member has its whole lease. DetachWaiter handles its
-  // parked calls.
+  // The member's connection is gone. If the member closed it (kClosed), it is
+  // lost after the reconnect grace unless it registers again; else it has its
+  // whole lease. DetachWaiter handles its parked calls.
   void Disconnected(const MemberId& member, Incarnation incarnation,
-                    Instant now, Outbox& out, bool dismissed = false);
+                    Instant now, Outbox& out,
+                    Disconnection disconnection = Disconnection::kClosed);
 
   // FormationReply. Counts as a mutation. A member of the running generation
   // that joins again ends it, and the others get an event. They also get one
@@ -122,6 +122,11 @@ class Coordinator {
   // BarrierReply. Counts as a mutation.
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
+
+  // Whether this call of the member was applied before: it is answered, or
+  // parked.
+  bool WasApplied(const MemberId& member, Incarnation incarnation,
+                  SequenceNumber sequence) const;
 
   // The caller gave up. Withdraws its call (a join's seat, a barrier's arrival)
   // and answers it with CANCELLED. No effect on a waiter that has its answer.

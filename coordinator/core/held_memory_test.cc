@@ -124,6 +124,8 @@ class World {
       name += entry->key;
     } else if (const auto* item = std::get_if<ItemRecord>(&record)) {
       name += item->key + "/" + std::to_string(item->number);
+    } else if (const auto* change = std::get_if<ChangeRecord>(&record)) {
+      name += std::to_string(change->revision) + "/" + change->key;
     } else if (const auto* member = std::get_if<MemberRecord>(&record)) {
       name += member->id.value();
     } else if (const auto* reply = std::get_if<ReplyRecord>(&record)) {
@@ -246,6 +248,12 @@ class World {
   void Wait() {
     const Call call = Client();
     coordinator_->Read(call, now_, out_, [&](StoreEngine& store) {
+      if (dice_.Below(4) == 0) {
+        const auto after = static_cast<int64_t>(
+            dice_.Below(static_cast<uint64_t>(store.revision()) + 1));
+        return store.Watch(call, {{"k1", true}, after, std::chrono::seconds(9)},
+                           now_, out_);
+      }
       store.Wait(call, {Key(), dice_.Text(300)},
                  std::chrono::seconds(dice_.Below(30)), now_, out_);
     });

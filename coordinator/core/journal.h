@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/ids.h"
@@ -30,6 +31,19 @@ class Journal {
   void Item(absl::string_view key, int64_t number) {
     if (on_) items.emplace(key, number);
   }
+  // `fresh`: the change has no record yet.
+  void Change(int64_t revision, absl::string_view key, bool fresh) {
+    if (on_) changes.emplace(std::pair(revision, std::string(key)), fresh);
+  }
+  // A change whose record was never written needs no erasure.
+  void ForgetChange(int64_t revision, absl::string_view key) {
+    if (!on_) return;
+    const auto [it, absent] =
+        changes.emplace(std::pair(revision, std::string(key)), false);
+    if (it->second) changes.erase(it);
+  }
+  // Storing the changes has begun or ended.
+  void History() { history = on_; }
   void Member(const MemberId& member) {
     if (on_) members.insert(member);
   }
@@ -70,6 +84,8 @@ class Journal {
   // Sets of names. Coordinator::TakeChanges reads them.
   absl::btree_set<std::string> keys;
   absl::btree_set<std::pair<std::string, int64_t>> items;  // queue items
+  absl::btree_map<std::pair<int64_t, std::string>, bool> changes;
+  bool history = false;
   absl::btree_set<MemberId> members;
   absl::btree_set<std::pair<MemberId, SequenceNumber>> replies;
   bool generation = false;

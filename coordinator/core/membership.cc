@@ -200,7 +200,7 @@ void Membership::Heard(Member& member, Instant now, Outbox& out) {
 }
 
 void Membership::Return(Member& member, Instant now) {
-  member.dismissed = false;
+  member.disconnection = Disconnection::kClosed;
   member.state = MemberState::kAlive;
   member.state_since = now;
 }
@@ -367,11 +367,12 @@ Event Membership::DepartedEvent(const Member& member, Instant now) const {
 }
 
 void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
-                              Instant now, Outbox& out, bool dismissed) {
+                              Instant now, Outbox& out,
+                              Disconnection disconnection) {
   Member* member = Find(id);
   if (member == nullptr || member->incarnation != incarnation) return;
   if (member->state != MemberState::kAlive) return;
-  member->dismissed = dismissed;
+  member->disconnection = disconnection;
   member->state = MemberState::kDisconnected;
   member->state_since = now;
   // Others have been heard, so the network works, and the connection was more
@@ -436,7 +437,7 @@ Instant Membership::DueAt(const Member& member) const {
       return lease_end;
     case MemberState::kDisconnected:
       // The connection of a held member broke together with its network.
-      if (member.dismissed || member.held_until.has_value()) return lease_end;
+      if (member.dismissed() || member.held_until.has_value()) return lease_end;
       return std::min(lease_end, DeadlineAfter(member.state_since,
                                                options_.reconnect_grace));
     case MemberState::kLost:
@@ -469,7 +470,7 @@ void Membership::HoldSilent(Instant now, Outbox& out) {
   for (auto& [id, member] : members_) {
     // Excludes dismissed members, of which nothing is known after a restart,
     // and members that were held and not heard since.
-    if (!member.live() || member.dismissed || member.held_until.has_value()) {
+    if (!member.live() || member.dismissed() || member.held_until.has_value()) {
       continue;
     }
     if (now - member.heard_at <= options_.lease / 2) {
@@ -551,6 +552,9 @@ void Membership::Expire(Instant now, std::vector<Event>& departed,
                               FormatDuration(options_.lease), ")")
                : absl::StrCat("connection closed, not restored within ",
                               FormatDuration(options_.reconnect_grace));
+    if (member.disconnection == Disconnection::kRelayGone) {
+      absl::StrAppend(&cause, ", since the relay of its host went away");
+    }
     departed.push_back(
         Depart(member, EventKind::kLost, std::move(cause), now, out));
   }
@@ -632,8 +636,10 @@ void Membership::Restore(MemberRecord record, Instant now) {
   member.id = record.id;
   member.incarnation = record.incarnation;
   member.registration = std::move(record.registration);
-  member.dismissed = record.state == MemberState::kAlive;
-  member.state = member.dismissed ? MemberState::kDisconnected : record.state;
+  if (record.state == MemberState::kAlive) {
+    member.disconnection = Disconnection::kDismissed;
+  }
+  member.state = member.dismissed() ? MemberState::kDisconnected : record.state;
   member.state_since = now;
   member.heard_at = now;
   member.progress_at = now;

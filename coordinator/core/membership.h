@@ -72,6 +72,13 @@ inline constexpr int kMemberStateCount = 5;
 // Returns "alive", "disconnected", "lost", "failed" or "left".
 absl::string_view MemberStateName(MemberState state);
 
+// How a member lost its connection.
+enum class Disconnection {
+  kClosed,     // the member closed it, or its process has ended
+  kDismissed,  // this coordinator closed it
+  kRelayGone,  // the relay of its host went away; the member may well live
+};
+
 struct Member {
   // `memory` is Limits::memory.
   explicit Member(MemoryShare* memory = nullptr)
@@ -81,9 +88,11 @@ struct Member {
   Incarnation incarnation;
   Registration registration;
   MemberState state = MemberState::kAlive;
-  // Not heard since this coordinator started again or closed the member's
-  // connection. Such a member is kDisconnected for a whole lease.
-  bool dismissed = false;
+  // Not kClosed: not heard since this coordinator started again or closed the
+  // member's connection, or since the relay of its host went away. Such a
+  // member is kDisconnected for a whole lease.
+  Disconnection disconnection = Disconnection::kClosed;
+  bool dismissed() const { return disconnection != Disconnection::kClosed; }
   Instant state_since;
   Instant heard_at;    // last sign of life: any call
   Instant expires_at;  // when Expire next examines it
@@ -169,10 +178,11 @@ class Membership {
   // The event for the others of a member that has left or was lost.
   Event DepartedEvent(const Member& member, Instant now) const;
 
-  // The member's connection closed, or this coordinator closed it
-  // (`dismissed`). Does nothing if the incarnation is not the current one.
+  // The member's connection is gone. Does nothing if the incarnation is not the
+  // current one.
   void Disconnected(const MemberId& id, Incarnation incarnation, Instant now,
-                    Outbox& out, bool dismissed = false);
+                    Outbox& out,
+                    Disconnection disconnection = Disconnection::kClosed);
 
   // Declares members lost whose lease or grace has ended, and forgets old
   // departures.

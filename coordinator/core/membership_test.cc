@@ -136,7 +136,7 @@ TEST_F(MembershipTest, AClosedConnectionMeansLossAfterTheGrace) {
 TEST_F(MembershipTest, WhoseConnectionWasEndedHereHasALeaseToComeBack) {
   ASSERT_EQ(Register("b", 1), OkStatus());
   members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_,
-                        /*dismissed=*/true);
+                        Disconnection::kDismissed);
   members_.Expire(t0 + 9s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
   ASSERT_EQ(Register("b", 1, t0 + 9s), OkStatus());
@@ -144,6 +144,19 @@ TEST_F(MembershipTest, WhoseConnectionWasEndedHereHasALeaseToComeBack) {
   members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 9s, out_);
   members_.Expire(t0 + 10s, departed_, out_);
   EXPECT_THAT(departed_, SizeIs(1));
+}
+
+TEST_F(MembershipTest, WhoseRelayIsGoneHasALeaseToComeBack) {
+  ASSERT_EQ(Register("b", 1), OkStatus());
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 1s, out_,
+                        Disconnection::kRelayGone);
+  members_.Expire(t0 + 9s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+  members_.Expire(t0 + 10s, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].cause,
+            "no heartbeat for 10s (lease 10s), since the relay of its host "
+            "went away");
 }
 
 TEST_F(MembershipTest, TheClosedConnectionOfAnOldIncarnationIsIgnored) {

@@ -7,7 +7,8 @@
 //
 // Not in records, because their owners supply them again: parked calls, leases
 // and times to live (each starts afresh), progress, and arrivals at undecided
-// barriers. The history of changes that watches refer to is lost.
+// barriers. The history of changes for watches has records only while watches
+// use it.
 
 #ifndef MUSTER_COORDINATOR_CORE_RECORDS_H_
 #define MUSTER_COORDINATOR_CORE_RECORDS_H_
@@ -33,7 +34,8 @@ struct JobRecord {
 using Record =
     std::variant<JobRecord, EntryRecord, ItemRecord, StoreRecord, MemberRecord,
                  ReplyRecord, GenerationRecord, SeriesRecord, DecisionRecord,
-                 TakenRecord, GroupRecord, GroupRankRecord, GroupFailureRecord>;
+                 TakenRecord, GroupRecord, GroupRankRecord, GroupFailureRecord,
+                 ChangeRecord>;
 
 // Whether a change erases the record.
 inline bool IsErased(const Record& record) {
@@ -42,6 +44,7 @@ inline bool IsErased(const Record& record) {
     bool operator()(const EntryRecord& of) { return of.value == nullptr; }
     bool operator()(const ItemRecord& of) { return of.value == nullptr; }
     bool operator()(const StoreRecord&) { return false; }
+    bool operator()(const ChangeRecord& of) { return of.erased; }
     bool operator()(const MemberRecord& of) { return of.erased; }
     bool operator()(const ReplyRecord& of) { return of.erased; }
     bool operator()(const GenerationRecord&) { return false; }

@@ -16,6 +16,10 @@ namespace {
 
 using Awaited = StoreWaiter::Awaited;
 
+// How long the history is stored after the last watch has ended, or after a
+// restart. It may be twice as long.
+constexpr Duration kHistoryKept = std::chrono::minutes(5);
+
 Value MakeValue(std::string bytes) {
   return std::make_shared<const std::string>(std::move(bytes));
 }
@@ -444,10 +448,12 @@ void StoreEngine::Watch(const Call& call, WatchRequest request, Instant now,
   Status status = CheckKey(request.selector.key);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   if (!request.after.has_value()) {
+    StoreHistory(revision(), now);
     return out.Answer(call.waiter, WatchReply{{}, revision()});
   }
   status = data_.history().CheckComplete(*request.after, revision());
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
+  StoreHistory(*request.after, now);
   WatchReply reply =
       data_.history().Collect(request.selector, *request.after, revision());
   if (!reply.changes.empty() || request.timeout <= Duration::zero()) {
@@ -457,6 +463,34 @@ void StoreEngine::Watch(const Call& call, WatchRequest request, Instant now,
   waiter.awaited = Awaited::kChanges;
   waiter.selector = std::move(request.selector);
   Park(call, std::move(waiter), request.timeout, now, out);
+}
+
+// A watch knows the changes up to `after`. It must find the later ones after a
+// restart, too.
+void StoreEngine::StoreHistory(int64_t after, Instant now) {
+  data_.StoreHistory(after);
+  history_used_ = true;
+  if (!history_due_.has_value() && data_.history().stored_after().has_value()) {
+    history_due_ = DeadlineAfter(now, kHistoryKept);
+  }
+}
+
+void StoreEngine::ExpireHistory(Instant now) {
+  if (!history_due_.has_value() || *history_due_ > now) return;
+  if (std::exchange(history_used_, waiters_.has_watches())) {
+    history_due_ = DeadlineAfter(now, kHistoryKept);
+    return;
+  }
+  data_.StopStoringHistory();
+  history_due_.reset();
+}
+
+void StoreEngine::Restore(const StoreRecord& record, Instant now) {
+  data_.Restore(record);
+  seen_ = record.revision;
+  if (record.history_after.has_value()) {
+    history_due_ = DeadlineAfter(now, kHistoryKept);
+  }
 }
 
 // Wakes the watches at the end of a step that may have changed something.
@@ -560,6 +594,7 @@ std::string StoreEngine::TimeoutText(const StoreWaiter& waiter) const {
 }
 
 void StoreEngine::Expire(Instant now, Outbox& out) {
+  ExpireHistory(now);
   for (std::optional<std::string> key = data_.FirstExpired(now);
        key.has_value(); key = data_.FirstExpired(now)) {
     Remove(*key, ChangeKind::kExpired);
@@ -638,10 +673,13 @@ void StoreEngine::MemberDeparted(const MemberId& member, const Status& status,
 }
 
 std::optional<Instant> StoreEngine::NextDeadline() const {
-  const std::optional<Instant> expiry = data_.NextExpiry();
-  const std::optional<Instant> deadline = waiters_.NextDeadline();
-  if (!expiry.has_value()) return deadline;
-  return deadline.has_value() ? std::min(*expiry, *deadline) : *expiry;
+  std::optional<Instant> next;
+  for (const std::optional<Instant>& deadline :
+       {data_.NextExpiry(), waiters_.NextDeadline(), history_due_}) {
+    if (!deadline.has_value()) continue;
+    next = next.has_value() ? std::min(*next, *deadline) : *deadline;
+  }
+  return next;
 }
 
 Status StoreEngine::CheckInvariants() const {

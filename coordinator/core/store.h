@@ -130,7 +130,9 @@ class StoreEngine {
   // WatchReply: the changes of selected values (not of queues) after the
   // request's revision. Waits for the first change. Answers without one at the
   // deadline, or at once if the request has no revision. A watch from the
-  // reply's revision misses nothing and repeats nothing.
+  // reply's revision misses nothing and repeats nothing, also after a restart
+  // of a durable coordinator: while a watch waits, and for five minutes after
+  // the last one, the changes in the history have records.
   // Errors: OUT_OF_RANGE (the history does not reach back that far: read the
   //   keys anew; or the revision is ahead of the store's).
   void Watch(const Call& call, WatchRequest request, Instant now, Outbox& out);
@@ -186,16 +188,19 @@ class StoreEngine {
   ItemRecord MakeRecord(absl::string_view key, int64_t number) const {
     return data_.MakeRecord(key, number);
   }
+  ChangeRecord MakeChangeRecord(int64_t revision, absl::string_view key) const {
+    return data_.MakeChangeRecord(revision, key);
+  }
+  StoreRecord MakeStoreRecord() const { return data_.MakeStoreRecord(); }
 
-  // Restore a new engine, the revision last.
+  // Restore a new engine: the entries before the changes, these in their order,
+  // and the StoreRecord last.
   void Restore(EntryRecord record, Instant now) {
     data_.Restore(std::move(record), now);
   }
   void Restore(ItemRecord record) { data_.Restore(std::move(record)); }
-  void RestoreRevision(int64_t revision) {
-    data_.RestoreRevision(revision);
-    seen_ = revision;
-  }
+  void Restore(ChangeRecord record) { data_.Restore(std::move(record)); }
+  void Restore(const StoreRecord& record, Instant now);
 
   // The calls of members that wait for keys or items, oldest first. Sets `more`
   // to the number of calls left out.
@@ -223,6 +228,8 @@ class StoreEngine {
   void RemoveQueue(absl::string_view key);
   void Appeared(absl::string_view key, Outbox& out);
   void AnswerWatches(Outbox& out);
+  void StoreHistory(int64_t after, Instant now);
+  void ExpireHistory(Instant now);
   void Park(const Call& call, StoreWaiter::Awaited awaited,
             std::vector<std::string> keys, Duration timeout, Instant now,
             Outbox& out);
@@ -240,6 +247,11 @@ class StoreEngine {
   StoreWaiters::ByOrder woken_watches_;
   // The revision after the last step. Parked watches have seen all up to it.
   int64_t seen_ = 0;
+
+  // When to look whether watches still use the stored history, and whether one
+  // has at the last look or since. None: the history is not stored.
+  std::optional<Instant> history_due_;
+  bool history_used_ = false;
 };
 
 }  // namespace muster::coordinator::core

@@ -19,7 +19,7 @@ int64_t CountBytes(const Value& value) {
 }  // namespace
 
 StoreData::StoreData(const Limits* limits, Journal* journal)
-    : limits_(*limits), journal_(*journal), history_(limits) {}
+    : limits_(*limits), journal_(*journal), history_(limits, journal) {}
 
 const StoreData::Entry* StoreData::Find(absl::string_view key) const {
   const auto it = entries_.find(key);
@@ -102,6 +102,7 @@ bool StoreData::Put(absl::string_view key, Value value,
     bytes_ += CountBytes(key);
   } else {
     bytes_ -= CountBytes(it->second.value);
+    history_.Replaced(it->second.revision, key);
   }
   Entry& entry = it->second;
   bytes_ += CountBytes(value);
@@ -117,6 +118,7 @@ void StoreData::Erase(absl::string_view key, ChangeKind why) {
   journal_.Key(key);
   const auto it = entries_.find(key);
   bytes_ -= CountBytes(key) + CountBytes(it->second.value);
+  history_.Replaced(it->second.revision, key);
   history_.Add({why, std::string(key), nullptr, revision_});
   Unlink(key, it->second);
   entries_.erase(it);
@@ -211,6 +213,22 @@ ItemRecord StoreData::MakeRecord(absl::string_view key, int64_t number) const {
   return record;
 }
 
+ChangeRecord StoreData::MakeChangeRecord(int64_t revision,
+                                         absl::string_view key) const {
+  ChangeRecord record;
+  record.revision = revision;
+  record.key = std::string(key);
+  const StoreChange* const change = history_.FindStored(revision, key);
+  record.erased = change == nullptr;
+  if (record.erased) return record;
+  record.kind = change->kind;
+  const Entry* const present = Find(key);
+  if (present == nullptr || present->revision != revision) {
+    record.value = change->value;
+  }
+  return record;
+}
+
 void StoreData::Restore(EntryRecord record, Instant now) {
   bytes_ += CountBytes(record.key) + CountBytes(record.value);
   Entry& entry = entries_[record.key];
@@ -237,9 +255,27 @@ void StoreData::Restore(ItemRecord record) {
   Account();
 }
 
-void StoreData::RestoreRevision(int64_t revision) {
-  revision_ = revision;
-  history_.BeginAt(revision);
+void StoreData::Restore(ChangeRecord record) {
+  if (record.kind == ChangeKind::kPut && record.value == nullptr) {
+    const Entry* const present = Find(record.key);
+    // Without the value the change cannot be told.
+    if (present == nullptr || present->revision != record.revision) {
+      return history_.BeginAt(record.revision);
+    }
+    record.value = present->value;
+  }
+  history_.Restore({record.kind, std::move(record.key), std::move(record.value),
+                    record.revision});
+}
+
+void StoreData::Restore(const StoreRecord& record) {
+  revision_ = record.revision;
+  if (record.history_after.has_value()) {
+    history_.RestoreStoredAfter(*record.history_after);
+  } else {
+    history_.BeginAt(record.revision);
+  }
+  Account();
 }
 
 std::optional<std::string> StoreData::FirstExpired(Instant now) const {

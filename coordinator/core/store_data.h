@@ -49,6 +49,20 @@ struct ItemRecord {
 };
 struct StoreRecord {
   int64_t revision = 0;
+  // All changes after this revision have records. None: no change has one.
+  std::optional<int64_t> history_after{};
+};
+
+// A change in the watch history. It has a record only while watches use the
+// history (StoreEngine::Watch).
+struct ChangeRecord {
+  int64_t revision = 0;  // name
+  std::string key;       // name
+  ChangeKind kind = ChangeKind::kPut;
+  // Null for kPut: the key still has the value of this revision, which is in
+  // its EntryRecord.
+  Value value{};
+  bool erased = false;
 };
 
 // StoreData holds the contents of a store, without rules about permissions or
@@ -124,11 +138,21 @@ class StoreData {
 
   EntryRecord MakeRecord(absl::string_view key) const;
   ItemRecord MakeRecord(absl::string_view key, int64_t number) const;
+  ChangeRecord MakeChangeRecord(int64_t revision, absl::string_view key) const;
+  StoreRecord MakeStoreRecord() const {
+    return {revision_, history_.stored_after()};
+  }
 
-  // Restore new data, the revision last: the history begins there.
+  // See WatchHistory.
+  void StoreHistory(int64_t after) { history_.Store(after); }
+  void StopStoringHistory() { history_.StopStoring(); }
+
+  // Restore new data: the entries before the changes, these in their order, and
+  // the StoreRecord last.
   void Restore(EntryRecord record, Instant now);
   void Restore(ItemRecord record);
-  void RestoreRevision(int64_t revision);
+  void Restore(ChangeRecord record);
+  void Restore(const StoreRecord& record);
 
   const Entries& entries() const { return entries_; }
   const Queues& queues() const { return queues_; }

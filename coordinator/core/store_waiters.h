@@ -88,6 +88,9 @@ class StoreWaiters {
   const ByOrder& all() const { return by_order_; }
   int64_t size() const { return static_cast<int64_t>(waiters_.size()); }
   int64_t pops() const { return pops_; }
+  bool has_watches() const {
+    return !watches_by_key_.empty() || !watches_by_prefix_.empty();
+  }
 
   Status CheckInvariants() const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -54,6 +55,9 @@ bool WatchSelector::Matches(absl::string_view changed) const {
 
 void WatchHistory::Add(StoreChange change) {
   const int64_t newest = change.revision;
+  if (stored_after_.has_value()) {
+    journal_.Change(newest, change.key, /*fresh=*/true);
+  }
   bytes_ += CountBytes(change);
   changes_.push_back(std::make_shared<const StoreChange>(std::move(change)));
   // A revision is forgotten as a whole.
@@ -62,10 +66,82 @@ void WatchHistory::Add(StoreChange change) {
       (static_cast<int64_t>(changes_.size()) > limits_.watch_history_changes ||
        bytes_ > BytesMax() ||
        changes_.front()->revision == forgotten_through_)) {
-    forgotten_through_ = changes_.front()->revision;
-    bytes_ -= CountBytes(*changes_.front());
-    changes_.pop_front();
+    ForgetFirst();
   }
+}
+
+void WatchHistory::ForgetFirst() {
+  const StoreChange& first = *changes_.front();
+  forgotten_through_ = first.revision;
+  if (stored_after_.has_value() && first.revision > *stored_after_) {
+    journal_.ForgetChange(first.revision, first.key);
+  }
+  bytes_ -= CountBytes(first);
+  changes_.pop_front();
+}
+
+void WatchHistory::Replaced(int64_t revision, absl::string_view key) {
+  const std::optional<int64_t> after = stored_after();
+  if (after.has_value() && revision > *after) {
+    journal_.Change(revision, key, /*fresh=*/false);
+  }
+}
+
+void WatchHistory::Store(int64_t after) {
+  if (!journal_.on()) return;
+  const std::optional<int64_t> before = stored_after();
+  if (before.has_value() && after >= *before) return;
+  for (auto it = FirstAfter(after); it != changes_.end(); ++it) {
+    if (before.has_value() && (*it)->revision > *before) break;
+    journal_.Change((*it)->revision, (*it)->key, /*fresh=*/true);
+  }
+  stored_after_ = after;
+  journal_.History();
+}
+
+void WatchHistory::StopStoring() {
+  if (!stored_after_.has_value()) return;
+  for (auto it = FirstAfter(*stored_after_); it != changes_.end(); ++it) {
+    journal_.ForgetChange((*it)->revision, (*it)->key);
+  }
+  stored_after_.reset();
+  journal_.History();
+}
+
+std::optional<int64_t> WatchHistory::stored_after() const {
+  if (!stored_after_.has_value()) return std::nullopt;
+  return std::max(*stored_after_, forgotten_through_);
+}
+
+const StoreChange* WatchHistory::FindStored(int64_t revision,
+                                            absl::string_view key) const {
+  if (!stored_after_.has_value() || revision <= *stored_after_) return nullptr;
+  const auto it = std::partition_point(
+      changes_.begin(), changes_.end(), [&](const auto& change) {
+        return std::tie(change->revision, change->key) <
+               std::tie(revision, key);
+      });
+  const bool found =
+      it != changes_.end() && (*it)->revision == revision && (*it)->key == key;
+  return found ? it->get() : nullptr;
+}
+
+void WatchHistory::Restore(StoreChange change) {
+  if (change.revision <= forgotten_through_) return;
+  bytes_ += CountBytes(change);
+  changes_.push_back(std::make_shared<const StoreChange>(std::move(change)));
+}
+
+void WatchHistory::RestoreStoredAfter(int64_t revision) {
+  BeginAt(revision);
+  stored_after_ = revision;
+}
+
+void WatchHistory::BeginAt(int64_t revision) {
+  while (!changes_.empty() && changes_.front()->revision <= revision) {
+    ForgetFirst();
+  }
+  forgotten_through_ = std::max(forgotten_through_, revision);
 }
 
 // At most half of the job's guaranteed memory: history must not take the room

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/payload.h"
 #include "muster/base/status.h"
@@ -28,16 +30,36 @@ struct WatchSelector {
 // WatchHistory keeps the newest changes of a store, as many as the limits
 // watch_history_changes and watch_history_bytes allow. It forgets whole
 // revisions, the oldest first, and never the newest one.
+//
+// It tells the journal which changes have records (ChangeRecord): all of them
+// after stored_after(), from Store to StopStoring.
 class WatchHistory {
  public:
-  // `limits` must outlive the history.
-  explicit WatchHistory(const Limits* limits) : limits_(*limits) {}
+  // Both must outlive the history.
+  WatchHistory(const Limits* limits, Journal* journal)
+      : limits_(*limits), journal_(*journal) {}
 
-  // Changes come in ascending order of their revisions.
+  // Changes come in ascending order of their revisions and keys.
   void Add(StoreChange change);
 
-  // The revisions up to `revision` are unknown.
-  void BeginAt(int64_t revision) { forgotten_through_ = revision; }
+  // The key's value of that revision is replaced or deleted.
+  void Replaced(int64_t revision, absl::string_view key);
+
+  // Stores the known changes after `after`, and all later ones.
+  void Store(int64_t after);
+  void StopStoring();
+
+  // None: no changes are stored.
+  std::optional<int64_t> stored_after() const;
+
+  // Null: the change is not stored.
+  const StoreChange* FindStored(int64_t revision, absl::string_view key) const;
+
+  // Restore a new history: the changes, in their order, then stored_after().
+  // BeginAt: the revisions up to `revision` are unknown.
+  void Restore(StoreChange change);
+  void RestoreStoredAfter(int64_t revision);
+  void BeginAt(int64_t revision);
 
   // OUT_OF_RANGE (`watch: revision 3 is no longer in the history, the oldest
   // to go on from is 17`, or the revision is ahead of `newest`).
@@ -60,11 +82,14 @@ class WatchHistory {
 
   Changes::const_iterator FirstAfter(int64_t after) const;
   int64_t BytesMax() const;
+  void ForgetFirst();
 
   const Limits& limits_;
+  Journal& journal_;
   Changes changes_;
   int64_t bytes_ = 0;
   int64_t forgotten_through_ = 0;  // the newest revision that was forgotten
+  std::optional<int64_t> stored_after_;  // may be older than the history
 };
 
 // WatchIndex finds the changes of one step for many watches. If n watches wait

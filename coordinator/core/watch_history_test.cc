@@ -30,7 +30,8 @@ class WatchHistoryTest : public testing::Test {
   }
 
   Limits limits_;
-  WatchHistory history_{&limits_};
+  Journal journal_{/*on=*/false};
+  WatchHistory history_{&limits_, &journal_};
   const WatchSelector all_{"", true};
 };
 

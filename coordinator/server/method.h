@@ -38,6 +38,17 @@ inline bool MayTakeLong(Method method) {
   return kTakesLong[static_cast<int>(method)];
 }
 
+// Whether a token for reading is enough for the call.
+inline bool IsRead(Method method) {
+  enum { kRead, kMember, kAdmin };
+  static constexpr bool kReads[kMethodCount] = {
+#define MUSTER_OPERATION(service, name, field, role, ...) role == kRead,
+#define MUSTER_RPC(service, name, role) role == kRead,
+#include "proto/muster/v1/verbs.inc"
+  };
+  return kReads[static_cast<int>(method)];
+}
+
 }  // namespace muster::coordinator
 
 #endif  // MUSTER_COORDINATOR_SERVER_METHOD_H_

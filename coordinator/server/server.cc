@@ -1,10 +1,11 @@
 #include "coordinator/server/server.h"
 
+#include <limits.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <random>
 #include <string>
 #include <thread>
@@ -27,6 +28,7 @@
 #include "coordinator/server/jobs/commit_queue.h"
 #include "coordinator/server/jobs/driver.h"
 #include "coordinator/server/jobs/fair_queue.h"
+#include "coordinator/server/jobs/job_elsewhere.h"
 #include "coordinator/server/jobs/limit_log.h"
 #include "coordinator/server/listener.h"
 #include "coordinator/server/ops/library_log.h"
@@ -39,7 +41,8 @@
 #include "coordinator/server/rpc/session_service.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/rpc/unsent_answers.h"
-#include "coordinator/storage/record_codec.h"
+#include "coordinator/server/shards.h"
+#include "coordinator/storage/fleet.h"
 #include "coordinator/storage/storage.h"
 #include "glog/logging.h"
 #include "google/protobuf/message.h"
@@ -49,6 +52,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "muster/base/mutex.h"
+#include "muster/version.h"
 
 namespace muster::coordinator {
 namespace {
@@ -181,8 +185,8 @@ StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
 }
 
 Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
-                              CommitQueue* commits, FairQueue* fair_queue,
-                              core::TotalMemory* memory,
+                              std::shared_ptr<CommitQueue> commits,
+                              FairQueue* fair_queue, core::TotalMemory* memory,
                               std::atomic<int64_t>* untold_bytes) {
   Driver::Options driver;
   driver.core.membership.lease = options.lease;
@@ -197,25 +201,20 @@ Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
   driver.idle_job_retention = options.idle_job_retention;
   driver.log_notices = options.log_state_changes;
   driver.metrics = metrics;
-  driver.commits = commits;
+  driver.commits = std::move(commits);
   driver.fair_queue = fair_queue;
   driver.untold_bytes = untold_bytes;
   return driver;
 }
 
-using JobRecords = std::map<std::string, std::vector<core::Record>>;
-
-StatusOr<JobRecords> LoadJobs(Storage& storage) {
-  JobRecords jobs;
-  Status status =
-      storage.Load([&](absl::string_view key, absl::string_view value) {
-        StatusOr<DecodedRecord> decoded = DecodeRecord(key, value);
-        if (!decoded.ok()) return decoded.status();
-        jobs[decoded->job].push_back(std::move(decoded->record));
-        return OkStatus();
-      });
-  if (!status.ok()) return status;
-  return jobs;
+// The address at which other hosts reach a server that listens on `endpoint`.
+std::string ReachableAddress(Endpoint endpoint) {
+  if (endpoint.host == "0.0.0.0" || endpoint.host == "::") {
+    char host[HOST_NAME_MAX + 1] = {};
+    gethostname(host, sizeof(host) - 1);
+    endpoint.host = host;
+  }
+  return endpoint.ToString();
 }
 
 void ConfigureTransport(const ServerOptions& options,
@@ -261,17 +260,21 @@ class ServerImpl final : public Server {
       : options_(options),
         auth_(std::move(auth)),
         metrics_([this] { return ReadGauges(); }),
+        storage_(storage.get()),
         commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
         fair_queue_(TurnThreads()),
         memory_(options.total_bytes_max),
-        driver_(DriverOptions(options, &metrics_, commits_.get(), &fair_queue_,
-                              &memory_, &untold_bytes_)),
+        driver_(MakeDriverOptions()),
         unsent_(options.unsent_bytes_max),
         context_{
             &driver_,     &metrics_,   &open_calls_, options.message_bytes_max,
             &fair_queue_, auth_.get(), &unsent_},
         sessions_(context_,
-                  {options.sessions_max, options.stalled_reader_timeout}) {}
+                  {options.sessions_max, options.stalled_reader_timeout,
+                   options.inbound_bytes_max}),
+        shards_(driver_, sessions_, [this](std::unique_ptr<Storage> storage) {
+          return NewCommits(std::move(storage));
+        }) {}
 
   ~ServerImpl() override {
     Drain(kDestructionGrace);
@@ -279,16 +282,18 @@ class ServerImpl final : public Server {
     driver_.Stop();
     fair_queue_.Stop();
     // Before the sessions to which its commits deliver answers.
-    if (commits_ != nullptr) commits_->Stop();
+    if (commits_ != nullptr) commits_->Stop().IgnoreError();
+    shards_.Stop();
     http_.reset();
+    MutexLock lock(fleet_mu_);
+    fleet_.reset();
   }
 
-  Status Restore(JobRecords&& jobs) {
-    for (auto& [name, records] : jobs) {
-      Status status = driver_.Restore(name, std::move(records));
-      if (!status.ok()) return status;
-    }
-    if (commits_ != nullptr && options_.log_state_changes) {
+  Status Restore() {
+    if (storage_ == nullptr) return OkStatus();
+    const StatusOr<int> jobs = RestoreJobs(*storage_, commits_, driver_);
+    if (!jobs.ok()) return jobs.status();
+    if (options_.log_state_changes) {
       const Gauges gauges = ReadGauges();
       LOG(INFO) << "restored: jobs=" << gauges.jobs
                 << " members=" << gauges.members[0] << " keys=" << gauges.keys
@@ -302,6 +307,8 @@ class ServerImpl final : public Server {
     if (!endpoint.ok()) return endpoint.status();
     Status status = LoadTls();
     if (status.ok()) status = ServeGrpc(*endpoint);
+    if (status.ok() && !options_.http_listen.empty()) status = ServeHttp();
+    if (status.ok()) status = JoinFleet();
     if (!status.ok()) return status;
     driver_.Start([this](core::Instant now) {
       if (tls_ != nullptr) tls_->Reload();
@@ -311,8 +318,9 @@ class ServerImpl final : public Server {
       ReturnMemory(now);
       TellOfLimits(now);
       TellOfLibraries(now);
+      UpdateHealth();
     });
-    return options_.http_listen.empty() ? OkStatus() : ServeHttp();
+    return OkStatus();
   }
 
   int port() const override { return listener_->port(); }
@@ -329,6 +337,8 @@ class ServerImpl final : public Server {
     if (grpc_->GetHealthCheckService() != nullptr) {
       grpc_->GetHealthCheckService()->SetServingStatus(false);
     }
+    // Calls go on until their jobs are elsewhere.
+    if (const std::shared_ptr<Fleet> fleet = GetFleet()) fleet->Leave(timeout);
     sessions_.Drain(status);
     auto now = std::chrono::steady_clock::now();
     do {
@@ -347,19 +357,99 @@ class ServerImpl final : public Server {
   }
 
  private:
-  std::unique_ptr<CommitQueue> NewCommits(std::unique_ptr<Storage> storage) {
+  Driver::Options MakeDriverOptions() {
+    Driver::Options driver = DriverOptions(
+        options_, &metrics_, commits_, &fair_queue_, &memory_, &untold_bytes_);
+    if (options_.open_fleet != nullptr) {
+      driver.elsewhere = [this](absl::string_view job) {
+        const std::shared_ptr<Fleet> fleet = GetFleet();
+        return JobElsewhereError(
+            fleet == nullptr ? "" : fleet->FindOwner(FindShard(job)));
+      };
+    }
+    return driver;
+  }
+
+  bool is_durable() const {
+    return commits_ != nullptr || options_.open_fleet != nullptr;
+  }
+
+  // Null: there is none, or not yet.
+  std::shared_ptr<Fleet> GetFleet() const {
+    MutexLock lock(fleet_mu_);
+    return fleet_;
+  }
+
+  // This server, as others reach it. It listens.
+  FleetMember Self() const {
+    const auto reachable = [](const char* option, const std::string& address,
+                              int port) {
+      StatusOr<Endpoint> endpoint = ParseEndpoint(option, address);
+      if (!endpoint.ok()) return address;  // listen_fd is used
+      endpoint->port = port;
+      return ReachableAddress(*std::move(endpoint));
+    };
+    FleetMember self;
+    self.address = options_.advertise.empty()
+                       ? reachable("listen", options_.listen, port())
+                       : options_.advertise;
+    if (http_ != nullptr) {
+      self.http_address =
+          reachable("http_listen", options_.http_listen, http_port());
+    }
+    self.version = MUSTER_VERSION;
+    self.epoch = driver_.epoch().value();
+    self.draining = draining_;
+    return self;
+  }
+
+  int64_t UncommittedSteps() const {
+    return commits_ != nullptr ? commits_->depth() : shards_.depth();
+  }
+
+  Status JoinFleet() {
+    if (options_.open_fleet == nullptr) return OkStatus();
+    StatusOr<std::unique_ptr<Fleet>> fleet =
+        options_.open_fleet(Self(), shards_);
+    if (!fleet.ok()) return fleet.status();
+    MutexLock lock(fleet_mu_);
+    fleet_ = *std::move(fleet);
+    return OkStatus();
+  }
+
+  // OK, or why clients should go to another coordinator.
+  Status CheckReady() const {
+    if (draining_) return UnavailableError("draining");
+    if (options_.open_fleet == nullptr) return OkStatus();
+    const std::shared_ptr<Fleet> fleet = GetFleet();
+    if (fleet == nullptr) return UnavailableError("joins its fleet");
+    return fleet->CheckReady();
+  }
+
+  void UpdateHealth() {
+    if (options_.open_fleet == nullptr) return;
+    const bool ready = CheckReady().ok();
+    grpc_->GetHealthCheckService()->SetServingStatus("", ready);
+    for (const char* const name : kServiceNames) {
+      grpc_->GetHealthCheckService()->SetServingStatus(name, ready);
+    }
+  }
+
+  std::shared_ptr<CommitQueue> NewCommits(std::unique_ptr<Storage> storage) {
     CommitQueue::Observer observer;
     observer.written = [this](core::Duration took, int64_t steps,
                               int64_t records) {
       metrics_.CountCommit(took, steps, records);
     };
     observer.failed = [this](const Status& status) {
+      // The fleet takes the shard away.
+      if (options_.open_fleet != nullptr) return;
       if (options_.on_storage_failure == nullptr) {
         LOG(FATAL) << "storage_failed: cause=" << base::Quote(status.message());
       }
       options_.on_storage_failure(status);
     };
-    return std::make_unique<CommitQueue>(
+    return std::make_shared<CommitQueue>(
         std::move(storage), SyncPolicy{options_.storage_sync_interval},
         std::move(observer));
   }
@@ -390,10 +480,15 @@ class ServerImpl final : public Server {
       services_.push_back(MakeCallService(service, context_));
     }
     services_.push_back(MakeAdminService(
-        context_, {.sessions = [this] { return sessions_.size(); },
-                   .draining = [this] { return draining_.load(); },
-                   .durable = commits_ != nullptr,
-                   .request_drain = options_.on_drain_request}));
+        context_,
+        {.sessions = [this] { return sessions_.size(); },
+         .draining = [this] { return draining_.load(); },
+         .durable = is_durable(),
+         .request_drain = options_.on_drain_request,
+         .fleet = [this] { return GetFleet(); },
+         .self = [this] { return Self(); },
+         .check_ready = [this] { return CheckReady(); },
+         .uncommitted_steps = [this] { return UncommittedSteps(); }}));
     services_.push_back(sessions_.MakeService());
     for (const auto& service : services_) {
       builder.RegisterService(service.get());
@@ -432,9 +527,10 @@ class ServerImpl final : public Server {
         {"/healthz", [] { return base::HttpResponse{.body = "ok\n"}; }},
         {"/readyz",
          [this] {
-           return draining_.load()
-                      ? base::HttpResponse{.status = 503, .body = "draining\n"}
-                      : base::HttpResponse{.body = "ready\n"};
+           const Status ready = CheckReady();
+           if (ready.ok()) return base::HttpResponse{.body = "ready\n"};
+           return base::HttpResponse{
+               .status = 503, .body = absl::StrCat(ready.message(), "\n")};
          }},
         {"/", base::RenderAs("text/html; charset=utf-8", [this] {
            return RenderStatusPage(ReadStatus());
@@ -463,7 +559,11 @@ class ServerImpl final : public Server {
       gauges.token_expiry = absl::ToUnixSeconds(auth_->NextExpiry());
     }
     gauges.sessions = sessions_.size();
-    if (commits_ != nullptr) gauges.uncommitted_steps = commits_->depth();
+    gauges.relays = sessions_.relays();
+    gauges.uncommitted_steps = UncommittedSteps();
+    if (const std::shared_ptr<Fleet> fleet = GetFleet()) {
+      gauges.fleet = fleet->Counts();
+    }
     for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
       const core::JobCounts counts = job->Counts();
       ++gauges.jobs;
@@ -485,6 +585,9 @@ class ServerImpl final : public Server {
     input.uptime = std::chrono::steady_clock::now() - driver_.started_at();
     input.sessions = sessions_.size();
     input.draining = draining_.load();
+    if (const std::shared_ptr<Fleet> fleet = GetFleet()) {
+      input.fleet = fleet->View();
+    }
     for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
       input.jobs.push_back(
           {job->name(), job->Snapshot(), job->operations().per_second});
@@ -496,7 +599,8 @@ class ServerImpl final : public Server {
   const ServerOptions options_;
   const std::unique_ptr<Auth> auth_;
   Metrics metrics_;
-  const std::unique_ptr<CommitQueue> commits_;
+  Storage* const storage_;  // that of `commits_`
+  const std::shared_ptr<CommitQueue> commits_;
   FairQueue fair_queue_;
   core::TotalMemory memory_;
   std::atomic<int64_t> untold_bytes_ = 0;  // of all jobs
@@ -506,12 +610,15 @@ class ServerImpl final : public Server {
   core::Instant memory_looked_at_{};  // used by the ticker
   const ServiceContext context_;
   SessionTable sessions_;
+  Shards shards_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<TlsIdentity> tls_;  // null: plain text
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<base::HttpServer> http_;
+  mutable Mutex fleet_mu_;
+  std::shared_ptr<Fleet> fleet_ MUSTER_GUARDED_BY(fleet_mu_);
   std::atomic<bool> draining_ = false;
   // Held for a whole Drain, so that concurrent callers return when it is done.
   Mutex drain_mu_;
@@ -539,18 +646,14 @@ StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
     auth = *std::move(loaded);
   }
   std::unique_ptr<Storage> storage;
-  JobRecords jobs;
-  if (options.open_storage != nullptr) {
+  if (options.open_storage != nullptr && options.open_fleet == nullptr) {
     StatusOr<std::unique_ptr<Storage>> opened = options.open_storage();
     if (!opened.ok()) return opened.status();
     storage = *std::move(opened);
-    StatusOr<JobRecords> loaded = LoadJobs(*storage);
-    if (!loaded.ok()) return loaded.status();
-    jobs = *std::move(loaded);
   }
   auto server = std::make_unique<ServerImpl>(options, std::move(storage),
                                              std::move(auth));
-  status = server->Restore(std::move(jobs));
+  status = server->Restore();
   if (!status.ok()) return status;
   status = server->Serve();
   if (!status.ok()) return status;

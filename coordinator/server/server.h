@@ -8,6 +8,7 @@
 #include <string>
 
 #include "coordinator/core/limits.h"
+#include "coordinator/storage/fleet.h"
 #include "coordinator/storage/storage.h"
 #include "muster/base/status.h"
 
@@ -65,6 +66,13 @@ struct ServerOptions {
   // Opens the storage that keeps jobs when the process ends; unset: nothing is
   // kept. It is a function, so that embedders link no database.
   std::function<StatusOr<std::unique_ptr<Storage>>()> open_storage;
+  // Joins the coordinators with which this one shares the jobs; then
+  // `open_storage` is not used. Unset: it has all jobs.
+  OpenFleet open_fleet;
+  // host:port at which others reach the gRPC endpoint, with `open_fleet`.
+  // Empty: the address on which it listens or, if that is one of all, the
+  // host's name.
+  std::string advertise;
   // When acknowledged changes are synced to the disk. Zero: before they are
   // acknowledged, so they survive a crash of the machine. Above: at most this
   // much later.
@@ -112,7 +120,8 @@ class Server {
   // The random id of this start, which every answer carries.
   virtual uint64_t epoch() const = 0;
 
-  // Takes the server out of service: health says NOT_SERVING; new calls, parked
+  // Takes the server out of service: gives its shards to the other coordinators
+  // of its fleet; health says NOT_SERVING; new calls, parked
   // calls and streams end with UNAVAILABLE and a text that says the coordinator
   // drains. Returns when all calls have ended or after `timeout`, and at most
   // half a second later, in which clients may close their connections; the

@@ -21,6 +21,7 @@ constexpr char kJob = 'j';
 constexpr char kEntry = 'k';
 constexpr char kItem = 'q';
 constexpr char kStore = 's';
+constexpr char kChange = 'c';
 constexpr char kMember = 'm';
 constexpr char kReply = 'r';
 constexpr char kGeneration = 'g';
@@ -80,6 +81,11 @@ struct AppendName {
     AppendNumber(static_cast<uint64_t>(record.number), key);
   }
   void operator()(const core::StoreRecord&) { key.push_back(kStore); }
+  void operator()(const core::ChangeRecord& record) {
+    key.push_back(kChange);
+    AppendNumber(static_cast<uint64_t>(record.revision), key);
+    key += record.key;
+  }
   void operator()(const core::MemberRecord& record) {
     key.push_back(kMember);
     key += record.id.value();
@@ -149,6 +155,16 @@ std::string Serialize(const core::ItemRecord& record) {
 std::string Serialize(const core::StoreRecord& record) {
   storage::v1::Store message;
   message.set_revision(record.revision);
+  if (record.history_after.has_value()) {
+    message.set_history_after(*record.history_after);
+  }
+  return message.SerializeAsString();
+}
+
+std::string Serialize(const core::ChangeRecord& record) {
+  storage::v1::Change message;
+  message.set_kind(static_cast<int32_t>(record.kind));
+  if (record.value != nullptr) message.set_value(*record.value);
   return message.SerializeAsString();
 }
 
@@ -301,6 +317,26 @@ std::optional<core::Record> DecodeItem(absl::string_view name,
   record.number = static_cast<int64_t>(ReadNumber(name));
   record.value =
       std::make_shared<const std::string>(std::move(*message.mutable_value()));
+  return record;
+}
+
+std::optional<core::Record> DecodeChange(absl::string_view name,
+                                         absl::string_view value) {
+  constexpr auto kKindMax = static_cast<int32_t>(core::ChangeKind::kOrphaned);
+  storage::v1::Change message;
+  if (name.size() < sizeof(uint64_t) || !Parse(value, message) ||
+      message.kind() < 0 || message.kind() > kKindMax) {
+    return std::nullopt;
+  }
+  core::ChangeRecord record;
+  record.revision =
+      static_cast<int64_t>(ReadNumber(name.substr(0, sizeof(uint64_t))));
+  record.key = std::string(name.substr(sizeof(uint64_t)));
+  record.kind = static_cast<core::ChangeKind>(message.kind());
+  if (message.has_value()) {
+    record.value = std::make_shared<const std::string>(
+        std::move(*message.mutable_value()));
+  }
   return record;
 }
 
@@ -495,8 +531,14 @@ std::optional<core::Record> Decode(char kind, absl::string_view name,
     case kStore: {
       storage::v1::Store message;
       if (!Parse(value, message)) return std::nullopt;
-      return core::StoreRecord{message.revision()};
+      core::StoreRecord record{message.revision()};
+      if (message.has_history_after()) {
+        record.history_after = message.history_after();
+      }
+      return record;
     }
+    case kChange:
+      return DecodeChange(name, value);
     case kMember:
       return DecodeMember(name, value);
     case kReply:

@@ -49,6 +49,8 @@ TEST(RecordCodecTest, KeysOfTheStoreAreBytes) {
   EXPECT_EQ(entry.revision, 7);
   EXPECT_EQ(RoundTrip(core::EntryRecord{"", Bytes(""), 1}).key, "");
   EXPECT_EQ(RoundTrip(core::StoreRecord{41}).revision, 41);
+  EXPECT_FALSE(RoundTrip(core::StoreRecord{41}).history_after.has_value());
+  EXPECT_EQ(RoundTrip(core::StoreRecord{41, 0}).history_after, 0);
   EXPECT_EQ(RoundTrip(core::JobRecord{core::JobEpoch(9)}).epoch,
             core::JobEpoch(9));
 }
@@ -71,6 +73,26 @@ TEST(RecordCodecTest, LifetimesAndItemsComeBack) {
   // Keys are in the order of the queue.
   EXPECT_LT(EncodeKey("job", core::ItemRecord{"q", 255, nullptr}),
             EncodeKey("job", core::ItemRecord{"q", 256, nullptr}));
+}
+
+TEST(RecordCodecTest, ChangesOfTheHistoryComeBackInTheirOrder) {
+  const std::string key("\0\xff/", 3);
+  const auto put = RoundTrip(
+      core::ChangeRecord{258, key, core::ChangeKind::kPut, Bytes("")});
+  EXPECT_EQ(put.revision, 258);
+  EXPECT_EQ(put.key, key);
+  EXPECT_EQ(put.kind, core::ChangeKind::kPut);
+  EXPECT_EQ(*put.value, "");
+  EXPECT_EQ(RoundTrip(core::ChangeRecord{1, ""}).value, nullptr);
+  const auto orphaned =
+      RoundTrip(core::ChangeRecord{2, "k", core::ChangeKind::kOrphaned});
+  EXPECT_EQ(orphaned.kind, core::ChangeKind::kOrphaned);
+  EXPECT_EQ(orphaned.value, nullptr);
+  core::ChangeRecord erased{3, "k"};
+  erased.erased = true;
+  EXPECT_FALSE(EncodeValue(erased).has_value());
+  EXPECT_LT(EncodeKey("job", core::ChangeRecord{255, "z"}),
+            EncodeKey("job", core::ChangeRecord{256, "a"}));
 }
 
 TEST(RecordCodecTest, AMemberComesBackWhole) {
@@ -332,6 +354,8 @@ TEST(RecordCodecTest, WhatIsNotARecordIsDataLoss) {
       {key, "\xff\xff"},
       {reply_key.substr(0, reply_key.size() - 1), ""},
       {std::string("job\0r\xff\xff\xff\xff", 9), ""},
+      {std::string("job\0c1234567", 12), ""},
+      {EncodeKey("job", core::ChangeRecord{1, "k"}), "\x08\x04"},
   };
   for (const auto& [bad_key, value] : bad) {
     const auto decoded = DecodeRecord(bad_key, value);

@@ -20,7 +20,7 @@ struct StorageChange {
 };
 
 // Storage is an ordered map from byte strings to byte strings that outlives the
-// process. One thread at a time, but for owned().
+// process. One thread at a time, but for owned() and health().
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -50,6 +50,11 @@ class Storage {
   // Whether this process owns the storage. If not, another process may have
   // changed it, so nothing may be answered from memory. Thread-safe.
   virtual bool owned() const { return true; }
+
+  // Whether a write would be stored now. Thread-safe, and fast while it would.
+  // Errors: RESOURCE_EXHAUSTED (writes wait for space; the text says where),
+  //   UNAVAILABLE (writes have waited for some seconds).
+  virtual Status health() const { return OkStatus(); }
 };
 
 }  // namespace muster::coordinator

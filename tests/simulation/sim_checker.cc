@@ -56,6 +56,14 @@ bool IsCurrent(const core::Coordinator& coordinator, const core::Call& call,
   return false;
 }
 
+bool SameChange(const std::shared_ptr<const core::StoreChange>& one,
+                const std::shared_ptr<const core::StoreChange>& other) {
+  const bool values = one->value != nullptr && other->value != nullptr;
+  return one->kind == other->kind && one->key == other->key &&
+         one->revision == other->revision &&
+         (values ? *one->value == *other->value : one->value == other->value);
+}
+
 }  // namespace
 
 void SimChecker::Restart(core::CoordinatorEpoch epoch) {
@@ -67,7 +75,7 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   answers_.clear();
   popped_.clear();
   counts_.clear();
-  history_begin_ = 0;
+  resumed_at_ = 0;
   registered_.clear();
   fenced_.clear();
   leaves_.clear();
@@ -84,7 +92,33 @@ void SimChecker::Resume(core::Instant now) {
   // The coordinator has forgotten the calls.
   for (auto& [key, call] : group_calls_) call.text.clear();
   store_.Resume(now);
-  history_begin_ = store_.revision();
+  resumed_at_ = store_.revision();
+}
+
+void SimChecker::CompareWatches(core::Coordinator& old,
+                                core::Coordinator& restored,
+                                int64_t history_after, core::Instant now) {
+  for (int64_t after = history_after; after <= store_.revision(); ++after) {
+    const auto watch = [&](core::Coordinator& coordinator) {
+      core::Outbox out;
+      coordinator.Read(core::Call(), now, out, [&](core::StoreEngine& store) {
+        store.Watch(core::Call(), {{"", true}, after, {}}, now, out);
+      });
+      return out.replies.at(0);
+    };
+    const core::Reply before = watch(old);
+    const core::Reply reply = watch(restored);
+    const auto* one = std::get_if<core::WatchReply>(&before.payload);
+    const auto* other = std::get_if<core::WatchReply>(&reply.payload);
+    if (one == nullptr || other == nullptr ||
+        one->revision != other->revision ||
+        !std::equal(one->changes.begin(), one->changes.end(),
+                    other->changes.begin(), other->changes.end(), SameChange)) {
+      Fail(absl::StrCat("I9: after the restart a watch from ", after, " got ",
+                        reply.status.ToString(), ", before it ",
+                        before.status.ToString()));
+    }
+  }
 }
 
 void SimChecker::Fail(const std::string& what) {
@@ -360,8 +394,7 @@ void SimChecker::ObserveWatch(const Waiting& waiting,
         [&](const auto& change) { return change.revision > *request.after; });
     // The caller does not know yet that the store is a new one.
     const bool ahead = *request.after > store_.revision();
-    if (!ahead && *request.after >= history_begin_ &&
-        since <= kWatchHistoryChanges) {
+    if (!ahead && since <= kWatchHistoryChanges) {
       Fail(absl::StrCat("I3: ", ToCommand(request), " got ",
                         reply.status.ToString()));
     }
@@ -391,6 +424,9 @@ void SimChecker::ObserveWatch(const Waiting& waiting,
                       watched->revision, ", not ", expected.size()));
   }
   seen_.watched += static_cast<int64_t>(expected.size());
+  seen_.watched_on += std::count_if(
+      expected.begin(), expected.end(),
+      [&](const auto& change) { return change.revision <= resumed_at_; });
 }
 
 void SimChecker::ObserveRegistration(const Waiting& waiting) {

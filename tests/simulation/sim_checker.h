@@ -54,6 +54,11 @@ class SimChecker {
   // The old one's waiters are gone.
   void Resume(core::Instant now);
 
+  // Compares the watches of a restored coordinator with those of the old one,
+  // from all revisions after `history_after`.
+  void CompareWatches(core::Coordinator& old, core::Coordinator& restored,
+                      int64_t history_after, core::Instant now);
+
   // Before the handling of a request.
   void Before(const Request& request, const core::Coordinator& coordinator,
               core::Instant now);
@@ -95,6 +100,7 @@ class SimChecker {
     int64_t orphaned = 0;
     int64_t watched = 0;      // changes
     int64_t watches_cut = 0;  // the revision was forgotten
+    int64_t watched_on = 0;   // changes of before a restart, told after it
     int64_t last_calls = 0;
     int64_t spares = 0;   // formations without a seat for somebody
     int64_t returns = 0;  // kept seats of an elastic world
@@ -180,8 +186,8 @@ class SimChecker {
       answers_;  // of the numbered mutations
 
   std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>, std::string>
-      popped_;                 // the answers of pops
-  int64_t history_begin_ = 0;  // the last revision that the history lost
+      popped_;              // the answers of pops
+  int64_t resumed_at_ = 0;  // the revision of the newest restart
   Seen seen_;
 
   // For the current request.

@@ -40,6 +40,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.orphaned += world.seen().orphaned;
     seen.watched += world.seen().watched;
     seen.watches_cut += world.seen().watches_cut;
+    seen.watched_on += world.seen().watched_on;
     seen.last_calls += world.seen().last_calls;
     seen.spares += world.seen().spares;
     seen.returns += world.seen().returns;
@@ -71,6 +72,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(seen.orphaned, 100);
   EXPECT_GT(seen.watched, 700);
   EXPECT_GT(seen.watches_cut, 30);
+  EXPECT_GT(seen.watched_on, 20);
   EXPECT_GT(seen.last_calls, 100);
   EXPECT_GT(seen.spares, 10);
   EXPECT_GT(seen.returns, 100);
@@ -95,6 +97,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << sum.silences << " silences, " << seen.popped << " items popped, "
             << seen.expired << " keys expired, " << seen.orphaned
             << " orphaned, " << seen.watched << " changes watched, "
+            << seen.watched_on << " of them across a restart, "
             << seen.watches_cut << " watches cut, " << seen.last_calls
             << " last calls, " << seen.spares << " worlds with spares, "
             << seen.returns << " ranks kept, " << seen.closed

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -144,18 +145,26 @@ void SimWorld::StartCoordinator() {
 void SimWorld::ResumeCoordinator() {
   ++life_;
   const std::string before = Durable(coordinator_->Snapshot(now_));
+  std::optional<int64_t> history_after;
   std::vector<core::Record> records;
   for (const auto& [key, value] : disk_) {
     StatusOr<coordinator::DecodedRecord> decoded =
         coordinator::DecodeRecord(key, value);
     if (!decoded.ok()) return checker_.Fail(decoded.status().ToString());
+    if (const auto* store = std::get_if<core::StoreRecord>(&decoded->record)) {
+      history_after = store->history_after;
+    }
     records.push_back(std::move(decoded->record));
   }
+  const std::unique_ptr<core::Coordinator> old = std::move(coordinator_);
   coordinator_ = std::make_unique<core::Coordinator>(
       core::CoordinatorEpoch(epoch_), OptionsOfCoordinator());
   coordinator_->Restore(std::move(records), now_);
   reply_targets_.clear();
   checker_.Resume(now_);
+  if (history_after.has_value()) {
+    checker_.CompareWatches(*old, *coordinator_, *history_after, now_);
+  }
   Trace("restart");
   const std::string after = Durable(coordinator_->Snapshot(now_));
   if (before != after) {

@@ -486,6 +486,9 @@ class Player {
       return absl::StrCat("item ", of.number, " of ", of.key);
     }
     std::string operator()(const StoreRecord&) { return "store"; }
+    std::string operator()(const ChangeRecord& of) {
+      return absl::StrCat("change ", of.revision, " of ", of.key);
+    }
     std::string operator()(const MemberRecord& of) {
       return "member " + of.id.value();
     }

@@ -23,20 +23,34 @@ CommitQueue::CommitQueue(std::unique_ptr<Storage> storage, SyncPolicy sync,
       observer_(std::move(observer)),
       thread_([this] { Run(); }) {}
 
-CommitQueue::~CommitQueue() { Stop(); }
+CommitQueue::~CommitQueue() { Stop().IgnoreError(); }
 
-void CommitQueue::Stop() {
+Status CommitQueue::Stop() {
   {
     MutexLock lock(mu_);
     stopping_ = true;
   }
   wakes_.NotifyOne();
   if (thread_.joinable()) thread_.join();
+  return failure_;
+}
+
+void CommitQueue::Abandon(const Status& cause) {
+  {
+    MutexLock lock(mu_);
+    abandoned_ = cause;
+  }
+  failed_ = true;
+  Stop().IgnoreError();
+}
+
+Status CommitQueue::abandoned() const {
+  MutexLock lock(mu_);
+  return abandoned_;
 }
 
 void CommitQueue::Append(const std::string& job,
-                         std::vector<core::Record> records,
-                         std::function<void()> done) {
+                         std::vector<core::Record> records, Done done) {
   {
     MutexLock lock(mu_);
     // Neither calls nor destroys `done` here: it may refer to an object whose
@@ -66,14 +80,21 @@ void CommitQueue::Run() {
   bool last = false;
   while (!last) {
     std::vector<Commit> commits = Take(&last);
-    if (!failed_) Complete(commits);
-    if (!failed_ && unsynced_ && (last || Now() >= sync_due_)) {
+    if (failure_.ok()) failure_ = abandoned();
+    if (failure_.ok()) Write(commits);
+    for (Commit& commit : commits) {
+      if (commit.done) commit.done(failure_);
+    }
+    if (failure_.ok() && unsynced_ && (last || Now() >= sync_due_)) {
       unsynced_ = false;
       const Status synced = storage_->Sync();
       if (!synced.ok()) Fail(synced);
     }
     MutexLock lock(mu_);
     depth_ -= static_cast<int64_t>(commits.size());
+    // A commit whose completion was under way may have been followed by others
+    // of its job.
+    last = last && waiting_.empty();
   }
 }
 
@@ -92,7 +113,7 @@ std::vector<CommitQueue::Commit> CommitQueue::Take(bool* last) {
   return commits;
 }
 
-void CommitQueue::Complete(std::vector<Commit>& commits) {
+void CommitQueue::Write(std::vector<Commit>& commits) {
   int64_t records = 0;
   const core::Instant start = Now();
   Status status = WriteAll(commits, &records);
@@ -108,12 +129,10 @@ void CommitQueue::Complete(std::vector<Commit>& commits) {
     observer_.written(Now() - start, static_cast<int64_t>(commits.size()),
                       records);
   }
-  for (Commit& commit : commits) {
-    if (commit.done) commit.done();
-  }
 }
 
 void CommitQueue::Fail(const Status& status) {
+  failure_ = status;
   failed_ = true;
   if (observer_.failed) observer_.failed(status);
 }

@@ -3,6 +3,7 @@
 #ifndef MUSTER_COORDINATOR_SERVER_JOBS_COMMIT_QUEUE_H_
 #define MUSTER_COORDINATOR_SERVER_JOBS_COMMIT_QUEUE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -40,20 +41,30 @@ class CommitQueue {
     // size.
     std::function<void(core::Duration took, int64_t commits, int64_t records)>
         written;
-    // Called once when the storage has failed. No later commit completes. The
-    // process's memory is then ahead of the storage, so the process should end.
+    // Called once when the storage has failed. All later commits fail, too. The
+    // memory of their jobs is then ahead of the storage, so it may not be used
+    // any more.
     std::function<void(const Status& status)> failed;
   };
 
   CommitQueue(std::unique_ptr<Storage> storage, SyncPolicy sync,
               Observer observer);
 
+  // Called with OK when a commit is stored, else with the cause. Whether it is
+  // stored is then unknown.
+  using Done = std::function<void(const Status& status)>;
+
   // Calls Stop.
   ~CommitQueue();
 
   // Completes and syncs all commits that were appended and ends the thread.
-  // Later ones are never completed.
-  void Stop() MUSTER_LOCKS_EXCLUDED(mu_);
+  // Commits that are appended after it are never completed. Returns the
+  // storage's failure if there was one.
+  Status Stop() MUSTER_LOCKS_EXCLUDED(mu_);
+
+  // Like Stop, but writes nothing more: commits fail with `cause`, which is not
+  // OK. Waits for a write that is under way.
+  void Abandon(const Status& cause) MUSTER_LOCKS_EXCLUDED(mu_);
 
   CommitQueue(const CommitQueue&) = delete;
   CommitQueue& operator=(const CommitQueue&) = delete;
@@ -62,13 +73,16 @@ class CommitQueue {
   // and all earlier commits are stored. If there are no records, `done` only
   // keeps its place in the order. Does not block.
   void Append(const std::string& job, std::vector<core::Record> records,
-              std::function<void()> done) MUSTER_LOCKS_EXCLUDED(mu_);
+              Done done) MUSTER_LOCKS_EXCLUDED(mu_);
 
   // Queues the end of `job`: all of its records are erased.
   void AppendErasure(const std::string& job) MUSTER_LOCKS_EXCLUDED(mu_);
 
-  // See Storage::owned.
-  bool owned() const { return storage_->owned(); }
+  // Whether answers may still be given: see Storage::owned.
+  bool owned() const { return !failed_ && storage_->owned(); }
+
+  // See Storage::health.
+  Status health() const { return storage_->health(); }
 
   // The number of commits that are not completed.
   int64_t depth() const MUSTER_LOCKS_EXCLUDED(mu_);
@@ -78,30 +92,33 @@ class CommitQueue {
     std::string job;
     std::vector<core::Record> records;
     bool erases_job = false;
-    std::function<void()> done;
+    Done done;
   };
 
   void Run();
   // Waits for commits, or until it is time to sync. Sets `last` if no more will
   // come.
   std::vector<Commit> Take(bool* last) MUSTER_LOCKS_EXCLUDED(mu_);
-  void Complete(std::vector<Commit>& commits);
+  Status abandoned() const MUSTER_LOCKS_EXCLUDED(mu_);
+  void Write(std::vector<Commit>& commits);
   Status WriteAll(std::vector<Commit>& commits, int64_t* records);
   void Fail(const Status& status);
 
-  // Used only by the queue's thread, but for owned().
+  // Used only by the queue's thread, but for owned() and health().
   const std::unique_ptr<Storage> storage_;
   const SyncPolicy sync_;
   const Observer observer_;
   bool unsynced_ = false;
   core::Instant sync_due_;  // if `unsynced_`
-  bool failed_ = false;
+  Status failure_;          // not OK: the storage has failed, or was given up
+  std::atomic<bool> failed_ = false;
 
   mutable Mutex mu_;
   CondVar wakes_;
   std::vector<Commit> waiting_ MUSTER_GUARDED_BY(mu_);
   int64_t depth_ MUSTER_GUARDED_BY(mu_) = 0;
   bool stopping_ MUSTER_GUARDED_BY(mu_) = false;
+  Status abandoned_ MUSTER_GUARDED_BY(mu_);
 
   std::thread thread_;
 };

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -95,7 +96,8 @@ TEST(CommitQueueTest, ACommitCompletesWhenItsRecordsAreOnTheDisk) {
   Disk disk;
   const auto queue = Queue(disk);
   std::promise<std::vector<std::string>> done;
-  queue->Append("job", {Entry("a", "1")}, [&] { done.set_value(disk.Keys()); });
+  queue->Append("job", {Entry("a", "1")},
+                [&](const Status&) { done.set_value(disk.Keys()); });
   EXPECT_THAT(done.get_future().get(), ElementsAre(MakeKey("job", "a")));
 }
 
@@ -108,11 +110,12 @@ TEST(CommitQueueTest, WhatComesDuringAWriteSharesTheNextOne) {
   disk.gate = &gate;
   auto queue = Queue(disk);
   std::vector<int> completed;
-  queue->Append("job", {Entry("a", "1")}, [&] { completed.push_back(0); });
+  queue->Append("job", {Entry("a", "1")},
+                [&](const Status&) { completed.push_back(0); });
   entered.get_future().wait();
   for (int i = 1; i <= 10; ++i) {
     queue->Append("job", {Entry("a", std::to_string(i))},
-                  [&completed, i] { completed.push_back(i); });
+                  [&completed, i](const Status&) { completed.push_back(i); });
   }
   EXPECT_EQ(queue->depth(), 11);
   open.set_value();
@@ -132,12 +135,12 @@ TEST(CommitQueueTest, LargeCommitsAreWrittenAFewAtATimeWithOneSync) {
   disk.gate = &gate;
   auto queue = Queue(disk);
   int completed = 0;
-  queue->Append("job", {Entry("a", "1")}, [&] { ++completed; });
+  queue->Append("job", {Entry("a", "1")}, [&](const Status&) { ++completed; });
   entered.get_future().wait();
   const std::string value(3 << 20, 'v');
   for (int i = 1; i <= 5; ++i) {
     queue->Append("job", {Entry(std::to_string(i), value)},
-                  [&] { ++completed; });
+                  [&](const Status&) { ++completed; });
   }
   open.set_value();
   queue.reset();
@@ -152,8 +155,9 @@ TEST(CommitQueueTest, ACommitWithoutRecordsKeepsItsPlaceAndWritesNothing) {
   Disk disk;
   auto queue = Queue(disk);
   std::vector<std::string> order;
-  queue->Append("job", {Entry("a", "1")}, [&] { order.push_back("write"); });
-  queue->Append("job", {}, [&] { order.push_back("read"); });
+  queue->Append("job", {Entry("a", "1")},
+                [&](const Status&) { order.push_back("write"); });
+  queue->Append("job", {}, [&](const Status&) { order.push_back("read"); });
   queue.reset();
   EXPECT_THAT(order, ElementsAre("write", "read"));
   EXPECT_EQ(disk.synced.size(), 1u);
@@ -171,29 +175,69 @@ TEST(CommitQueueTest, TheEndOfAJobErasesItAloneAndInItsPlace) {
               UnorderedElementsAre(MakeKey("job", "b"), MakeKey("other", "a")));
 }
 
-TEST(CommitQueueTest, AfterAFailureNothingCompletesAndItIsToldOnce) {
+TEST(CommitQueueTest, AfterAFailureAllFailAndItIsToldOnce) {
   Disk disk;
   disk.status = UnavailableError("disk full");
   std::vector<std::string> failures;
-  int completed = 0;
+  std::vector<Status> ends;
+  const auto done = [&](const Status& status) { ends.push_back(status); };
   auto queue =
       Queue(disk, {}, {.written = nullptr, .failed = [&](auto status) {
                          failures.push_back(std::string(status.message()));
                        }});
-  queue->Append("job", {Entry("a", "1")}, [&] { ++completed; });
-  queue->Append("job", {Entry("b", "1")}, [&] { ++completed; });
-  queue->Append("job", {}, [&] { ++completed; });
-  queue.reset();
-  EXPECT_EQ(completed, 0);
+  queue->Append("job", {Entry("a", "1")}, done);
+  queue->Append("job", {Entry("b", "1")}, done);
+  queue->Append("job", {}, done);
+  EXPECT_TRUE(IsUnavailable(queue->Stop()));
+  EXPECT_FALSE(queue->owned());
+  EXPECT_THAT(ends, ElementsAre(UnavailableError("disk full"),
+                                UnavailableError("disk full"),
+                                UnavailableError("disk full")));
   EXPECT_THAT(failures, ElementsAre(HasSubstr("disk full")));
   EXPECT_THAT(disk.Keys(), IsEmpty());
+}
+
+TEST(CommitQueueTest, AnAbandonedQueueWritesNothingMoreAndItsCommitsFail) {
+  Disk disk;
+  std::promise<void> entered;
+  std::promise<void> open;
+  std::future<void> gate = open.get_future();
+  disk.entered = &entered;
+  disk.gate = &gate;
+  auto queue = Queue(disk);
+  std::vector<bool> ends;
+  const auto done = [&](const Status& status) { ends.push_back(status.ok()); };
+  queue->Append("job", {Entry("a", "1")}, done);
+  entered.get_future().wait();
+  queue->Append("job", {Entry("b", "1")}, done);
+  std::thread abandon([&] { queue->Abandon(UnavailableError("lost")); });
+  while (queue->owned()) std::this_thread::yield();
+  open.set_value();
+  abandon.join();
+  EXPECT_THAT(ends, ElementsAre(testing::_, false));
+  EXPECT_THAT(disk.Keys(), ElementsAre(MakeKey("job", "a")));
+}
+
+// The completion of one commit may append another.
+TEST(CommitQueueTest, StopCompletesWhatIsAppendedByACompletion) {
+  Disk disk;
+  auto queue = Queue(disk);
+  bool completed = false;
+  queue->Append("job", {Entry("a", "1")}, [&](const Status&) {
+    queue->Append("job", {Entry("b", "1")},
+                  [&](const Status& status) { completed = status.ok(); });
+  });
+  EXPECT_TRUE(queue->Stop().ok());
+  EXPECT_TRUE(completed);
+  EXPECT_EQ(disk.synced.size(), 2u);
 }
 
 TEST(CommitQueueTest, WithAnIntervalItCompletesBeforeTheSync) {
   Disk disk;
   auto queue = Queue(disk, {.interval = std::chrono::hours(1)});
   std::promise<int> syncs;
-  queue->Append("job", {Entry("a", "1")}, [&] { syncs.set_value(disk.syncs); });
+  queue->Append("job", {Entry("a", "1")},
+                [&](const Status&) { syncs.set_value(disk.syncs); });
   EXPECT_EQ(syncs.get_future().get(), 0);
   queue.reset();
   // Stop syncs the rest.
@@ -204,13 +248,15 @@ TEST(CommitQueueTest, WithAnIntervalItSyncsWithoutFurtherCommits) {
   Disk disk;
   auto queue = Queue(disk, {.interval = std::chrono::milliseconds(1)});
   std::promise<void> written;
-  queue->Append("job", {Entry("a", "1")}, [&] { written.set_value(); });
+  queue->Append("job", {Entry("a", "1")},
+                [&](const Status&) { written.set_value(); });
   written.get_future().wait();
   // Only the queue's thread uses the disk, so a commit without records reads
   // the count there.
   for (;;) {
     std::promise<int> syncs;
-    queue->Append("job", {}, [&] { syncs.set_value(disk.syncs); });
+    queue->Append("job", {},
+                  [&](const Status&) { syncs.set_value(disk.syncs); });
     if (syncs.get_future().get() > 0) break;
   }
   EXPECT_EQ(disk.synced.size(), 1u);

@@ -80,11 +80,13 @@ StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name,
   if (!status.ok()) return status;
   MutexLock lock(jobs_mu_);
   if (!draining_.ok()) return draining_;
-  const auto known = jobs_.find(name);
-  if (known != jobs_.end()) return known->second;
+  const StatusOr<std::shared_ptr<Job>> known = FindLocked(name);
+  if (!known.ok() || *known != nullptr) return known;
   status = CheckJobs(name, token);
   if (!status.ok()) return status;
-  auto job = NewJob(std::string(name), core::JobEpoch(RandomNonZero()));
+  auto job = NewJob(std::string(name), core::JobEpoch(RandomNonZero()),
+                    options_.elsewhere == nullptr ? options_.commits
+                                                  : served_[FindShard(name)]);
   jobs_.emplace(job->name(), job);
   if (token != nullptr) {
     makers_.emplace(job->name(), *token);
@@ -93,17 +95,48 @@ StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name,
   return job;
 }
 
+// Null: there is no such job, and this coordinator may make it.
+StatusOr<std::shared_ptr<Job>> Driver::FindLocked(absl::string_view name) {
+  if (options_.elsewhere != nullptr && served_[FindShard(name)] == nullptr) {
+    return options_.elsewhere(name);
+  }
+  const auto known = jobs_.find(name);
+  return known == jobs_.end() ? nullptr : known->second;
+}
+
+void Driver::Serve(int shard, std::shared_ptr<CommitQueue> commits) {
+  MutexLock lock(jobs_mu_);
+  served_[shard] = std::move(commits);
+}
+
+std::vector<std::shared_ptr<Job>> Driver::Withdraw(int shard) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  MutexLock lock(jobs_mu_);
+  served_[shard] = nullptr;
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    if (FindShard(it->first) != shard) {
+      ++it;
+      continue;
+    }
+    ForgetMaker(it->first);
+    jobs.push_back(std::move(it->second));
+    it = jobs_.erase(it);
+  }
+  return jobs;
+}
+
 std::shared_ptr<Job> Driver::NewJob(const std::string& name,
-                                    core::JobEpoch epoch) {
+                                    core::JobEpoch epoch,
+                                    std::shared_ptr<CommitQueue> commits) {
   Job::Options options;
   options.core = options_.core;
-  options.core.durable = options_.commits != nullptr;
+  options.core.durable = commits != nullptr;
   options.epoch = options_.epoch;
   options.job_epoch = epoch;
   options.memory = options_.memory;
   options.log_notices = options_.log_notices;
   options.metrics = options_.metrics;
-  options.commits = options_.commits;
+  options.commits = std::move(commits);
   options.fair_queue = options_.fair_queue;
   options.untold_bytes = options_.untold_bytes;
   options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
@@ -113,7 +146,8 @@ std::shared_ptr<Job> Driver::NewJob(const std::string& name,
 }
 
 Status Driver::Restore(const std::string& name,
-                       std::vector<core::Record> records) {
+                       std::vector<core::Record> records,
+                       std::shared_ptr<CommitQueue> commits) {
   Status status = CheckJobName(name);
   core::JobEpoch epoch;
   for (const core::Record& record : records) {
@@ -125,7 +159,8 @@ Status Driver::Restore(const std::string& name,
                                       " records of job ", base::Quote(name),
                                       " are not those of a job"));
   }
-  const std::shared_ptr<Job> job = NewJob(name, epoch);
+  const std::shared_ptr<Job> job = NewJob(
+      name, epoch, commits == nullptr ? options_.commits : std::move(commits));
   job->Restore(std::move(records));
   MutexLock lock(jobs_mu_);
   jobs_.emplace(name, job);
@@ -136,11 +171,9 @@ StatusOr<std::shared_ptr<Job>> Driver::FindJob(absl::string_view name) {
   Status status = CheckJobName(name);
   if (!status.ok()) return status;
   MutexLock lock(jobs_mu_);
-  const auto known = jobs_.find(name);
-  if (known == jobs_.end()) {
-    return NotFoundError(absl::StrCat("no job ", base::Quote(name), " here"));
-  }
-  return known->second;
+  const StatusOr<std::shared_ptr<Job>> known = FindLocked(name);
+  if (!known.ok() || *known != nullptr) return known;
+  return NotFoundError(absl::StrCat("no job ", base::Quote(name), " here"));
 }
 
 std::vector<std::shared_ptr<Job>> Driver::Jobs() {
@@ -260,9 +293,7 @@ void Driver::ForgetIdleJobs(core::Instant now) {
       if (it->second.use_count() == 1 &&
           it->second->IdleSince(now - ComputeRetention(*it->second))) {
         // The erasure comes before the writes of a new job with this name.
-        if (it->second->stored()) {
-          options_.commits->AppendErasure(it->second->name());
-        }
+        it->second->Erase();
         ForgetMaker(it->first);
         forgotten.push_back(std::move(it->second));
         it = jobs_.erase(it);

@@ -1,6 +1,7 @@
 #ifndef MUSTER_COORDINATOR_SERVER_JOBS_DRIVER_H_
 #define MUSTER_COORDINATOR_SERVER_JOBS_DRIVER_H_
 
+#include <array>
 #include <atomic>
 #include <climits>
 #include <cstdint>
@@ -24,6 +25,7 @@
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/jobs/job.h"
 #include "coordinator/server/ops/metrics.h"
+#include "coordinator/storage/fleet.h"
 #include "muster/base/mutex.h"
 #include "muster/base/status.h"
 #include "muster/base/thread_annotations.h"
@@ -47,9 +49,13 @@ class Driver {
     core::Duration idle_job_retention = std::chrono::hours(1);
     bool log_notices = true;
     Metrics* metrics = nullptr;  // outlives the driver
-    // Commits the jobs' steps; outlives the driver. Null: the jobs do not
-    // survive the process.
-    CommitQueue* commits = nullptr;
+    // Commits the jobs' steps. Null: the jobs do not survive the process, or
+    // `elsewhere` is set.
+    std::shared_ptr<CommitQueue> commits;
+    // Set: several coordinators share the jobs, and this one has only those of
+    // the shards that it serves (Serve). Makes the error for a job of another.
+    // Takes no lock of a job or the driver.
+    std::function<Status(absl::string_view job)> elsewhere;
     // Runs the jobs' long work; outlives the driver. Null: jobs run it at once.
     FairQueue* fair_queue = nullptr;
     // See Job::Options.
@@ -62,10 +68,20 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  // Restores a job from its records. Call it before Start. A job beyond the
-  // limit of jobs is restored, too.
+  // Restores a job from its records. Call it before Start, or before Serve of
+  // its shard. A job beyond the limit of jobs is restored, too. Its steps are
+  // committed by `commits`, or by that of the options.
   // Errors: DATA_LOSS (the records are not those of a job).
-  Status Restore(const std::string& name, std::vector<core::Record> records);
+  Status Restore(const std::string& name, std::vector<core::Record> records,
+                 std::shared_ptr<CommitQueue> commits = nullptr);
+
+  // From now on this coordinator serves the jobs of the shard (storage/fleet.h)
+  // with this queue.
+  void Serve(int shard, std::shared_ptr<CommitQueue> commits);
+
+  // From now on it does not. Returns the shard's jobs, which are not here any
+  // more, by name.
+  std::vector<std::shared_ptr<Job>> Withdraw(int shard);
 
   // Starts the ticker, which calls `housekeeping` about once a second.
   void Start(std::function<void(core::Instant)> housekeeping);
@@ -77,12 +93,13 @@ class Driver {
   // Returns the job of that name. Creates it if there is none, and counts it
   // for `token` if that is not null.
   // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs, limit
-  //   jobs_per_token), UNAVAILABLE (the coordinator drains).
+  //   jobs_per_token), UNAVAILABLE (the coordinator drains), and that of
+  //   Options::elsewhere.
   StatusOr<std::shared_ptr<Job>> GetJob(absl::string_view name,
                                         const TokenDigest* token = nullptr);
 
   // Like GetJob, but creates no job.
-  // Errors: INVALID_ARGUMENT, NOT_FOUND.
+  // Errors: INVALID_ARGUMENT, NOT_FOUND, and that of Options::elsewhere.
   StatusOr<std::shared_ptr<Job>> FindJob(absl::string_view name);
 
   // Sorted by name.
@@ -103,7 +120,10 @@ class Driver {
     friend bool operator<(const Due& a, const Due& b) { return a.at > b.at; }
   };
 
-  std::shared_ptr<Job> NewJob(const std::string& name, core::JobEpoch epoch);
+  std::shared_ptr<Job> NewJob(const std::string& name, core::JobEpoch epoch,
+                              std::shared_ptr<CommitQueue> commits);
+  StatusOr<std::shared_ptr<Job>> FindLocked(absl::string_view name)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
   bool draining();
   Status CheckJobs(absl::string_view name, const TokenDigest* token)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
@@ -130,6 +150,9 @@ class Driver {
   absl::btree_map<std::string, TokenDigest> makers_ MUSTER_GUARDED_BY(jobs_mu_);
   absl::btree_map<TokenDigest, int> made_ MUSTER_GUARDED_BY(jobs_mu_);
   Status draining_ MUSTER_GUARDED_BY(jobs_mu_);
+  // By shard; null: it is not served.
+  std::array<std::shared_ptr<CommitQueue>, kShards> served_
+      MUSTER_GUARDED_BY(jobs_mu_);
 
   // A leaf: no other lock is taken under it.
   Mutex ticker_mu_;

@@ -1,18 +1,20 @@
 // Tests the order of a server's answers and its writes to the storage.
 
-#include <condition_variable>
+#include <stdlib.h>
+
+#include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/server/test_disk.h"
 #include "coordinator/server/test_server.h"
+#include "coordinator/storage/rocksdb_storage.h"
 #include "coordinator/storage/storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,86 +22,8 @@
 namespace muster::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// The storage, which outlives the servers of a test. While it is shut, writes
-// wait.
-class Disk {
- public:
-  void Shut() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    open_ = false;
-  }
-  void Open() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      open_ = true;
-    }
-    changed_.notify_all();
-  }
-  void Break() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    broken_ = true;
-  }
-  // Returns a copy of the present records, as after the end of the process.
-  std::map<std::string, std::string> Records() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return records_;
-  }
-
-  Status Write(const std::vector<StorageChange>& changes) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (!open_) changed_.wait(lock);
-    if (broken_) return UnavailableError("no space left on device");
-    for (const StorageChange& change : changes) {
-      if (change.value.has_value()) {
-        records_[change.key] = *change.value;
-      } else {
-        records_.erase(change.key);
-      }
-    }
-    return OkStatus();
-  }
-
-  Status ErasePrefix(absl::string_view prefix) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::erase_if(records_, [&](const auto& record) {
-      return absl::StartsWith(record.first, prefix);
-    });
-    return OkStatus();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = true;
-  bool broken_ = false;
-  std::map<std::string, std::string> records_;
-};
-
-class DiskStorage : public Storage {
- public:
-  explicit DiskStorage(Disk* disk) : disk_(*disk) {}
-
-  Status Load(absl::FunctionRef<Status(absl::string_view, absl::string_view)>
-                  entry) override {
-    for (const auto& [key, value] : disk_.Records()) {
-      Status status = entry(key, value);
-      if (!status.ok()) return status;
-    }
-    return OkStatus();
-  }
-  Status Write(const std::vector<StorageChange>& changes) override {
-    return disk_.Write(changes);
-  }
-  Status ErasePrefix(absl::string_view prefix) override {
-    return disk_.ErasePrefix(prefix);
-  }
-  Status Sync() override { return OkStatus(); }
-
- private:
-  Disk& disk_;
-};
 
 ServerOptions On(Disk& disk) {
   ServerOptions options;
@@ -208,6 +132,78 @@ TEST(DurableTest, ANewServerGoesOnWithTheJob) {
   add.set_id(2);
   add.mutable_add()->set_sequence(2);
   EXPECT_EQ(again.Call(add).add().value(), 10);
+}
+
+// A folder for a database, removed at the end.
+class Folder {
+ public:
+  Folder() : path_(testing::TempDir() + "/durable.XXXXXX") {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// `put k=1 r3`.
+std::vector<std::string> Changes(const v1::Result& result) {
+  if (!result.has_watch()) return {result.ShortDebugString()};
+  std::vector<std::string> changes;
+  for (const v1::KeyChange& change : result.watch().changes()) {
+    changes.push_back(absl::StrCat(
+        change.kind() == v1::CHANGE_KIND_PUT ? "put" : "gone", " ",
+        change.key(), "=", change.value(), " r", change.revision()));
+  }
+  return changes;
+}
+
+// The watcher knows revision 1 when the server ends.
+TEST(DurableTest, AWatchGoesOnFromItsRevisionAtANewServer) {
+  const Folder folder;
+  ServerOptions options;
+  options.limits.watch_history_changes = 4;
+  options.open_storage = [&] { return OpenRocksDb(folder.path()); };
+  auto first = std::make_unique<TestServer>(options);
+  {
+    TestStream stream(first->NewChannel());
+    stream.HelloMember("j", "a", 1);
+    stream.Call(SetOperation(1, "k", "1"));
+    v1::Operation watch;
+    watch.set_id(2);
+    watch.mutable_watch()->set_prefix(true);
+    EXPECT_EQ(stream.Call(watch).watch().revision(), 1);
+    stream.Call(SetOperation(3, "k", "2"));
+    stream.Call(SetOperation(4, "k", "3"));
+    v1::Operation lock = SetOperation(5, "lock", "a");
+    lock.mutable_set()->set_ephemeral(true);
+    stream.Call(lock);
+    v1::Operation leave;
+    leave.set_id(6);
+    leave.mutable_leave();
+    stream.Call(leave);
+  }
+  first->Stop();
+
+  TestServer second(options);
+  TestStream stream(second.NewChannel());
+  stream.HelloMember("j", "b", 1);
+  v1::Operation watch;
+  watch.set_id(1);
+  watch.mutable_watch()->set_prefix(true);
+  watch.mutable_watch()->set_after_revision(1);
+  EXPECT_THAT(Changes(stream.Call(watch)),
+              ElementsAre("put k=2 r2", "put k=3 r3", "put lock=a r4",
+                          "gone lock= r5"));
+  stream.Call(SetOperation(2, "k", "4"));
+  watch.set_id(3);
+  EXPECT_THAT(Changes(stream.Call(watch)),
+              ElementsAre(HasSubstr("the oldest to go on from is 2")));
+  watch.set_id(4);
+  watch.mutable_watch()->set_after_revision(4);
+  EXPECT_THAT(Changes(stream.Call(watch)),
+              ElementsAre("gone lock= r5", "put k=4 r6"));
 }
 
 TEST(DurableTest, WithoutStorageAnotherServerHasAnotherJob) {

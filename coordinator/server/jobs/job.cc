@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "coordinator/core/payload_bytes.h"
 #include "coordinator/core/records.h"
+#include "coordinator/server/jobs/job_elsewhere.h"
 #include "glog/logging.h"
 #include "muster/base/status.h"
 
@@ -42,6 +43,9 @@ int64_t CountBytes(const core::Record& record) {
   }
   return bytes;
 }
+
+// Another coordinator may have the job.
+Status NotOwnedError() { return JobElsewhereError(""); }
 
 // Whether the notice is about a misuse or a failure outside the coordinator.
 bool IsWarning(core::NoticeKind kind) {
@@ -111,6 +115,9 @@ size_t Job::Run(
     JobContext context{core_, options_.core.limits, Now(), out};
     used_at_ = context.now;
     result.own.reserve(count);
+    for (; !retired_.ok() && done < count; ++done) {
+      result.own.push_back({name(done), context.now, retired_, {}});
+    }
     for (; done < count; ++done) {
       const core::WaiterId waiter(next_waiter_);
       const Applied applied = apply(done, waiter, context);
@@ -164,6 +171,7 @@ StatusOr<core::RegisterReply> Job::Attach(const std::shared_ptr<Sink>& sink,
     MutexLock lock(mu_);
     const core::Instant now = Now();
     used_at_ = now;
+    if (!retired_.ok()) return retired_;
     core::Call numbered = call;
     numbered.waiter = core::WaiterId(next_waiter_++);
     core_.Register(numbered, std::move(registration), now, out);
@@ -188,12 +196,13 @@ StatusOr<core::RegisterReply> Job::Attach(const std::shared_ptr<Sink>& sink,
         ReplacedError(call.member, previous.incarnation, call.incarnation));
   }
   FinishOrPost(next, nullptr, result);
+  // Before a refusal, too: the present owner may know better.
+  if (!owned()) return NotOwnedError();
   if (!status.ok()) return status;
-  if (!MayAnswer()) return UnavailableError("another coordinator has the job");
   return reply;
 }
 
-void Job::Detach(Sink& sink, bool dismissed) {
+void Job::Detach(Sink& sink, core::Disconnection disconnection) {
   StepResult result;
   core::Outbox out;
   Next next = Next::kCaller;
@@ -208,13 +217,15 @@ void Job::Detach(Sink& sink, bool dismissed) {
       if (waiting == waiting_.end()) continue;
       released.push_back(std::move(waiting->second.sink));
       waiting_.erase(waiting);
-      core_.DetachWaiter(waiter, out);
+      if (retired_.ok()) core_.DetachWaiter(waiter, out);
     }
     sink.parked_.clear();
     const auto online = online_.find(sink.online_as_);
     if (online != online_.end() && online->second.sink.get() == &sink) {
-      core_.Disconnected(online->first, online->second.incarnation, now, out,
-                         dismissed);
+      if (retired_.ok()) {
+        core_.Disconnected(online->first, online->second.incarnation, now, out,
+                           disconnection);
+      }
       released.push_back(std::move(online->second.sink));
       online_.erase(online);
     }
@@ -230,6 +241,7 @@ void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
   Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
+    if (!retired_.ok()) return;
     for (const auto& [tag, waiter] : sink->parked_) {
       core_.CancelWaiter(waiter, out);
     }
@@ -257,7 +269,7 @@ void Job::Tick() {
     MutexLock lock(mu_);
     const core::Instant now = Now();
     // The ticker's deadline has been handled since.
-    if (armed_ > now) return;
+    if (armed_ > now || !retired_.ok()) return;
     armed_ = core::Instant::max();
     core_.Tick(now, out);
     Collect(out, nullptr, result);
@@ -351,10 +363,13 @@ void Job::Collect(core::Outbox& out, const Sink* sink, StepResult& result) {
 // Decides who delivers the step's results. Called under the lock, so that steps
 // are committed and delivered in their order.
 Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, StepResult& result) {
+  // It has only refused calls, and its queue may have ended.
+  if (!retired_.ok()) return Next::kCaller;
   const bool durable = options_.commits != nullptr;
   std::vector<core::Record> changes;
   if (durable) changes = core_.TakeChanges();
-  const bool commits = durable && (!changes.empty() || untold_ > 0);
+  const bool commits =
+      durable && (!changes.empty() || (untold_ > 0 && !result.empty()));
   if (!commits && !NeedsTasks(result)) return Next::kCaller;
   // Arms the ticker at once: that need not wait for the results.
   if (std::exchange(result.rearm, false)) {
@@ -380,10 +395,12 @@ void Job::Commit(std::vector<core::Record> records, Told told) {
   auto shared = std::make_shared<Told>(std::move(told));
   options_.commits->Append(
       name_, std::move(records),
-      [self = shared_from_this(), shared] { self->Committed(*shared); });
+      [self = shared_from_this(), shared](const Status& status) {
+        self->Committed(*shared, status);
+      });
 }
 
-void Job::Committed(Told& told) {
+void Job::Committed(Told& told, const Status& status) {
   Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
@@ -393,6 +410,8 @@ void Job::Committed(Told& told) {
   if (next != Next::kCaller) return;
   if (told.done != nullptr) {
     told.done();
+  } else if (!status.ok()) {
+    CloseAll(told.sink, told.result, NotOwnedError());
   } else {
     Finish(told.sink, told.result, SIZE_MAX);
   }
@@ -501,9 +520,14 @@ void Job::WhenTold(std::function<void()> done) {
   if (next == Next::kCaller) done();
 }
 
-bool Job::stored() {
+void Job::Erase() {
   MutexLock lock(mu_);
-  return stored_;
+  if (stored_) options_.commits->AppendErasure(name_);
+}
+
+void Job::Retire(const Status& status) {
+  MutexLock lock(mu_);
+  retired_ = status;
 }
 
 void Job::Restore(std::vector<core::Record> records) {
@@ -518,16 +542,21 @@ void Job::Restore(std::vector<core::Record> records) {
   Finish(nullptr, result, SIZE_MAX);
 }
 
-// Called after a step: if it is true, no other process had the job when the
-// step was made.
-bool Job::MayAnswer() const {
-  return options_.commits == nullptr || options_.commits->owned();
+void Job::CloseAll(const std::shared_ptr<Sink>& sink, const StepResult& result,
+                   const Status& status) {
+  if (sink != nullptr) sink->Close(status);
+  for (const Delivery& delivery : result.deliveries) {
+    delivery.sink->Close(status);
+  }
 }
 
 // Delivers to up to `count` other sinks. Returns whether these were all.
 bool Job::Finish(const std::shared_ptr<Sink>& sink, StepResult& result,
                  size_t count) {
-  if (!MayAnswer()) return true;
+  if (!owned()) {
+    CloseAll(sink, result, NotOwnedError());
+    return true;
+  }
   if (std::exchange(result.rearm, false)) {
     options_.arm(shared_from_this(), result.deadline);
   }

@@ -59,8 +59,8 @@ class Job : public std::enable_shared_from_this<Job> {
     core::TotalMemory* memory = nullptr;
     bool log_notices = true;
     Metrics* metrics = nullptr;  // outlives the job
-    // Commits steps; outlives the job. Null: steps are not committed.
-    CommitQueue* commits = nullptr;
+    // Commits steps. Null: steps are not committed.
+    std::shared_ptr<CommitQueue> commits;
     // Runs deliveries to many sinks; outlives the job. Null: the thread that
     // makes the step delivers.
     FairQueue* fair_queue = nullptr;
@@ -92,6 +92,12 @@ class Job : public std::enable_shared_from_this<Job> {
   // delivery that a call has to wait for them (WhenTold).
   bool Behind() const;
 
+  // See Storage::health.
+  Status health() const {
+    return options_.commits == nullptr ? OkStatus()
+                                       : options_.commits->health();
+  }
+
   // Marks the time in which a turn's step may take long.
   class LongStep {
    public:
@@ -114,8 +120,19 @@ class Job : public std::enable_shared_from_this<Job> {
            options_.fair_queue->AtOnce(this, recent_, now);
   }
 
-  // Whether the storage has records of the job.
-  bool stored();
+  // Whether no other process can have the job. If it is true after the job's
+  // state was read, no other one had it then.
+  bool owned() const {
+    return options_.commits == nullptr || options_.commits->owned();
+  }
+
+  // Erases the job's records in the storage. The job is not used after it.
+  void Erase();
+
+  // From now on every call is answered with `status`, which is not OK, and
+  // nothing changes the job's state. Earlier steps are still committed and
+  // answered, and calls that wait go on waiting.
+  void Retire(const Status& status);
 
   // The result of one call of a batch.
   enum class Applied {
@@ -147,10 +164,10 @@ class Job : public std::enable_shared_from_this<Job> {
                                        core::Registration registration);
 
   // The sink's client has gone. Withdraws its parked calls without an answer.
-  // If the sink has a member's events, the member has lost its connection;
-  // `dismissed`: this coordinator closed it. Must be the sink's last use of the
-  // job.
-  void Detach(Sink& sink, bool dismissed = false);
+  // If the sink has a member's events, the member has lost its connection, as
+  // `disconnection` says. Must be the sink's last use of the job.
+  void Detach(Sink& sink,
+              core::Disconnection disconnection = core::Disconnection::kClosed);
 
   // Gives up all calls of the sink; each is answered CANCELLED.
   void CancelAll(const std::shared_ptr<Sink>& sink);
@@ -212,6 +229,11 @@ class Job : public std::enable_shared_from_this<Job> {
     size_t published = 0;
     size_t delivered = 0;
     size_t flushed = 0;
+
+    bool empty() const {
+      return own.empty() && deliveries.empty() && broadcasts.empty() &&
+             events.empty() && notices.empty();
+    }
   };
   // Results to deliver, or a function to call, when a step is durable.
   struct Told {
@@ -245,7 +267,7 @@ class Job : public std::enable_shared_from_this<Job> {
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Commit(std::vector<core::Record> records, Told told)
       MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Committed(Told& told) MUSTER_LOCKS_EXCLUDED(mu_);
+  void Committed(Told& told, const Status& status) MUSTER_LOCKS_EXCLUDED(mu_);
   void CountTold(int64_t bytes) MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static int64_t CountBytes(const StepResult& result);
   bool NeedsTasks(const StepResult& result) const
@@ -255,7 +277,8 @@ class Job : public std::enable_shared_from_this<Job> {
                     StepResult& result) MUSTER_LOCKS_EXCLUDED(mu_);
   void PostTask();
   void TellInTurn() MUSTER_LOCKS_EXCLUDED(mu_);
-  bool MayAnswer() const;
+  static void CloseAll(const std::shared_ptr<Sink>& sink,
+                       const StepResult& result, const Status& status);
   bool Finish(const std::shared_ptr<Sink>& sink, StepResult& result,
               size_t count) MUSTER_LOCKS_EXCLUDED(mu_);
   void Log(const core::Notice& notice) const;
@@ -275,6 +298,7 @@ class Job : public std::enable_shared_from_this<Job> {
   core::Instant armed_ MUSTER_GUARDED_BY(mu_) = core::Instant::max();
   core::Instant used_at_ MUSTER_GUARDED_BY(mu_);
   bool stored_ MUSTER_GUARDED_BY(mu_) = false;
+  Status retired_ MUSTER_GUARDED_BY(mu_);
   int64_t operations_ MUSTER_GUARDED_BY(mu_) = 0;
   OperationRate rate_ MUSTER_GUARDED_BY(mu_);
   // Committed steps that wait for their turn. A turn is posted while there are

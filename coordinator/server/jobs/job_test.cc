@@ -46,7 +46,8 @@ class Gate {
 
 class GatedStorage : public Storage {
  public:
-  explicit GatedStorage(Gate* gate) : gate_(*gate) {}
+  GatedStorage(Gate* gate, const std::atomic<bool>* owned)
+      : gate_(*gate), owned_(*owned) {}
 
   Status Load(absl::FunctionRef<Status(absl::string_view, absl::string_view)>)
       override {
@@ -58,9 +59,11 @@ class GatedStorage : public Storage {
   }
   Status ErasePrefix(absl::string_view) override { return OkStatus(); }
   Status Sync() override { return OkStatus(); }
+  bool owned() const override { return owned_; }
 
  private:
   Gate& gate_;
+  const std::atomic<bool>& owned_;
 };
 
 class Client : public Sink {
@@ -75,14 +78,14 @@ class JobTest : public testing::Test {
  protected:
   ~JobTest() override {
     gate_.Set(true);
-    commits_.Stop();
+    commits_->Stop().IgnoreError();
   }
 
   std::shared_ptr<Job> NewJob(const std::string& name) {
     Job::Options options;
     options.core.durable = true;
     options.metrics = &metrics_;
-    options.commits = &commits_;
+    options.commits = commits_;
     options.untold_bytes = &untold_bytes_;
     options.arm = [](const std::shared_ptr<Job>&, core::Instant) {};
     return std::make_shared<Job>(name, std::move(options));
@@ -133,10 +136,12 @@ class JobTest : public testing::Test {
   }
 
   Gate gate_;
+  std::atomic<bool> owned_ = true;
   std::atomic<int64_t> untold_bytes_ = 0;
   Metrics metrics_{[] { return Gauges(); }};
-  CommitQueue commits_{std::make_unique<GatedStorage>(&gate_), SyncPolicy(),
-                       CommitQueue::Observer()};
+  const std::shared_ptr<CommitQueue> commits_ = std::make_shared<CommitQueue>(
+      std::make_unique<GatedStorage>(&gate_, &owned_), SyncPolicy(),
+      CommitQueue::Observer());
   const std::shared_ptr<Client> client_ = std::make_shared<Client>();
 };
 
@@ -179,6 +184,18 @@ TEST_F(JobTest, IsBehindWhenItsAnswersHoldWhatWasPopped) {
   EXPECT_EQ(pops, 16);
 }
 
+TEST_F(JobTest, RefusesNoMemberWhenAnotherCoordinatorMayHaveTheJob) {
+  const std::shared_ptr<Job> job = NewJob("j");
+  core::Call call;
+  call.member = core::MemberId("member");
+  call.incarnation = core::Incarnation(2);
+  EXPECT_TRUE(job->Attach(client_, call, {}).ok());
+  call.incarnation = core::Incarnation(1);
+  EXPECT_TRUE(IsFailedPrecondition(job->Attach(client_, call, {}).status()));
+  owned_ = false;
+  EXPECT_TRUE(IsUnavailable(job->Attach(client_, call, {}).status()));
+}
+
 TEST_F(JobTest, IsNotBehindAnyMoreWhenAllIsStored) {
   const std::shared_ptr<Job> job = NewJob("j");
   SetUntilBehind(*job, 8 * kMiB);
@@ -186,7 +203,7 @@ TEST_F(JobTest, IsNotBehindAnyMoreWhenAllIsStored) {
   gate_.Set(true);
   AwaitTold(*job);
   // Stop waits until the queue's thread has counted the step as told.
-  commits_.Stop();
+  commits_->Stop().IgnoreError();
   EXPECT_FALSE(job->Behind());
   EXPECT_EQ(untold_bytes_, 0);
 }

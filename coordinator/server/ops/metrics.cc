@@ -84,6 +84,52 @@ prometheus::MetricFamily GaugeFamily(const char* name, const char* help,
   return GaugeFamily(name, help, static_cast<double>(value));
 }
 
+prometheus::MetricFamily CounterFamily(
+    const char* name, const char* help, const char* label,
+    const std::vector<std::pair<std::string, double>>& values) {
+  prometheus::MetricFamily family;
+  family.name = name;
+  family.help = help;
+  family.type = prometheus::MetricType::Counter;
+  for (const auto& [label_value, value] : values) {
+    family.metric.emplace_back();
+    if (label != nullptr) {
+      family.metric.back().label.push_back({label, label_value});
+    }
+    family.metric.back().counter.value = value;
+  }
+  return family;
+}
+
+std::vector<prometheus::MetricFamily> FleetFamilies(const FleetCounts& fleet) {
+  std::vector<std::pair<std::string, double>> errors;
+  for (const auto& [code, count] : fleet.errors) {
+    errors.emplace_back(StatusCodeToString(code), count);
+  }
+  const auto count = [](int64_t value) { return static_cast<double>(value); };
+  return {
+      GaugeFamily("muster_coordinator_fleet_members",
+                  "Coordinators that share the jobs.", fleet.members),
+      GaugeFamily("muster_coordinator_shards_owned",
+                  "Shards of jobs that this coordinator serves.", fleet.owned),
+      CounterFamily("muster_coordinator_shard_changes_total",
+                    "Shards that this coordinator began to serve, gave to "
+                    "another, and lost.",
+                    "change",
+                    {{"acquired", count(fleet.acquired)},
+                     {"handed_over", count(fleet.handed_over)},
+                     {"lost", count(fleet.lost)}}),
+      CounterFamily("muster_coordinator_fenced_writes_total",
+                    "Writes that etcd refused, because another coordinator had "
+                    "the shard.",
+                    nullptr, {{"", count(fleet.fenced_writes)}}),
+      CounterFamily("muster_coordinator_etcd_errors_total",
+                    "Failed requests to etcd.", "code", errors),
+      CounterFamily("muster_coordinator_shard_load_seconds_total",
+                    "From the ownership of a shard to its service, in all.",
+                    nullptr, {{"", Seconds(fleet.load_time)}})};
+}
+
 // The same names and meanings as in Prometheus' own client libraries.
 std::vector<prometheus::MetricFamily> ProcessFamilies() {
   const base::ProcessUsage usage = base::ReadProcessUsage();
@@ -125,7 +171,11 @@ prometheus::MetricFamily MembersFamily(const Gauges& gauges) {
 std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
   std::vector<prometheus::MetricFamily> families = {
       GaugeFamily("muster_coordinator_jobs", "Jobs that have state.", g.jobs),
-      GaugeFamily("muster_coordinator_sessions", "Open streams.", g.sessions),
+      GaugeFamily("muster_coordinator_sessions",
+                  "Open sessions, on streams of their own or by relays.",
+                  g.sessions),
+      GaugeFamily("muster_coordinator_relays",
+                  "Streams that carry the sessions of a host.", g.relays),
       GaugeFamily("muster_coordinator_keys", "Keys in all stores.", g.keys),
       GaugeFamily("muster_coordinator_store_bytes",
                   "Bytes of keys and values in all stores.", g.store_bytes),
@@ -152,6 +202,11 @@ std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
     families.push_back(GaugeFamily("muster_coordinator_token_expiry_seconds",
                                    "When the next token expires, since 1970.",
                                    *g.token_expiry));
+  }
+  if (g.fleet.has_value()) {
+    for (prometheus::MetricFamily& family : FleetFamilies(*g.fleet)) {
+      families.push_back(std::move(family));
+    }
   }
   return families;
 }

@@ -12,6 +12,7 @@
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/server/method.h"
+#include "coordinator/storage/fleet.h"
 #include "muster/base/status.h"
 
 namespace muster::coordinator {
@@ -20,6 +21,7 @@ namespace muster::coordinator {
 struct Gauges {
   int64_t jobs = 0;
   int64_t sessions = 0;
+  int64_t relays = 0;
   int64_t keys = 0;
   int64_t store_bytes = 0;
   int64_t queue_items = 0;
@@ -33,6 +35,8 @@ struct Gauges {
   // Seconds since 1970; none: there is no such expiry.
   std::optional<int64_t> certificate_expiry;
   std::optional<int64_t> token_expiry;
+  // None: the coordinator shares its jobs with no others.
+  std::optional<FleetCounts> fleet;
 };
 
 // Metrics counts events and renders the counts for Prometheus. Label values

@@ -70,6 +70,7 @@ TEST(MetricsTest, NamesAndLabelsAreGolden) {
           "muster_coordinator_open_barriers gauge",
           "muster_coordinator_queue_items gauge",
           "muster_coordinator_refused_files gauge",
+          "muster_coordinator_relays gauge",
           "muster_coordinator_rendezvous_seconds histogram",
           "muster_coordinator_rpc_duration_seconds{method} histogram",
           "muster_coordinator_rpc_requests_total{code,method} counter",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -181,6 +182,28 @@ std::string JobText(const StatusPageInput::Job& entry) {
   return absl::StrCat(text, "</p>", Members(job.members), Barriers(job));
 }
 
+std::string Coordinators(const FleetView& fleet) {
+  std::map<std::string, int> shards;
+  for (const FleetView::Shard& shard : fleet.shards) ++shards[shard.owner];
+  std::string table =
+      "<h2>coordinators</h2><div class=\"table\"><table>" +
+      Row("th", {"address", "HTTP", "version", "shards of jobs", "state"});
+  for (const FleetMember& member : fleet.members) {
+    absl::StrAppend(&table,
+                    Row("td",
+                        {member.address, member.http_address, member.version,
+                         absl::StrCat(shards[member.address], " of ", kShards),
+                         member.draining ? "drains" : "in service"},
+                        member.draining));
+  }
+  absl::StrAppend(&table, "</table></div>");
+  if (shards[""] > 0) {
+    absl::StrAppend(&table, "<p class=\"bad\">", shards[""],
+                    " shards of jobs have no coordinator</p>");
+  }
+  return table;
+}
+
 }  // namespace
 
 std::string RenderStatusPage(const StatusPageInput& input) {
@@ -190,6 +213,7 @@ std::string RenderStatusPage(const StatusPageInput& input) {
                   " jobs, ", input.sessions, " sessions",
                   input.draining ? ", <b class=\"bad\">draining</b>" : "",
                   " &middot; <a href=\"/metrics\">metrics</a></p>");
+  if (input.fleet.has_value()) page += Coordinators(*input.fleet);
   for (const bool finished : {false, true}) {
     for (const StatusPageInput::Job& entry : input.jobs) {
       if (IsFinished(entry.state) == finished) page += JobText(entry);

@@ -1,11 +1,13 @@
 #ifndef MUSTER_COORDINATOR_SERVER_OPS_STATUS_PAGE_H_
 #define MUSTER_COORDINATOR_SERVER_OPS_STATUS_PAGE_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/instant.h"
 #include "coordinator/core/snapshot.h"
+#include "coordinator/storage/fleet.h"
 
 namespace muster::coordinator {
 
@@ -14,6 +16,7 @@ struct StatusPageInput {
   core::Duration uptime{};
   int64_t sessions = 0;
   bool draining = false;
+  std::optional<FleetView> fleet;
   struct Job {
     std::string name;
     core::JobSnapshot state;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "base/text.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/snapshot.h"
+#include "coordinator/server/auth/job_name.h"
+#include "coordinator/server/jobs/job_elsewhere.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/rpc/convert.h"
 #include "coordinator/server/rpc/request.h"
@@ -183,6 +186,10 @@ class AdminService final : public Service {
                            &AdminService::GetJob);
     Add<v1::DrainRequest>("/muster.v1.AdminService/Drain", Method::kDrain,
                           &AdminService::Drain);
+    Add<v1::GetClusterRequest>("/muster.v1.AdminService/GetCluster",
+                               Method::kGetCluster, &AdminService::GetCluster);
+    Add<v1::MoveJobRequest>("/muster.v1.AdminService/MoveJob", Method::kMoveJob,
+                            &AdminService::MoveJob);
   }
 
  private:
@@ -233,6 +240,7 @@ class AdminService final : public Service {
     FillDuration(now - driver.started_at(), response->mutable_uptime());
     response->set_version(MUSTER_VERSION);
     for (const std::shared_ptr<Job>& job : driver.Jobs()) {
+      if (!job->owned()) continue;
       // Lists only the jobs that the caller may see.
       if (!Admit(context, Method::kListJobs, job->name()).ok()) continue;
       FillSummary(*job, job->Counts(), response->add_jobs());
@@ -250,12 +258,22 @@ class AdminService final : public Service {
     const StatusOr<std::shared_ptr<Job>> job =
         context_.driver->FindJob(request.job());
     if (!job.ok()) return job.status();
+    Status described = DescribeJob(**job, request, response);
+    // Another coordinator may have changed the job meanwhile.
+    if (described.ok() && !(*job)->owned()) {
+      return JobElsewhereError("");
+    }
+    return described;
+  }
+
+  Status DescribeJob(Job& job, const v1::GetJobRequest& request,
+                     v1::GetJobResponse* response) {
     response->set_coordinator_epoch(context_.driver->epoch().value());
     if (request.host().empty()) {
       FillDuration(Now() - context_.driver->started_at(),
                    response->mutable_uptime());
       response->set_durable(hooks_.durable);
-      FillJob(**job, response);
+      FillJob(job, response);
     } else {
       if (request.rank_count() < 0 || request.rank_count() > kRanksAskedMax) {
         return InvalidArgumentError(absl::StrCat("rank_count must be 0 to ",
@@ -263,8 +281,8 @@ class AdminService final : public Service {
                                                  request.rank_count()));
       }
       core::JobSnapshot snapshot =
-          (*job)->Snapshot(request.host(), core::Rank(request.first_rank()),
-                           request.rank_count());
+          job.Snapshot(request.host(), core::Rank(request.first_rank()),
+                       request.rank_count());
       FillMembers(snapshot, response);
       response->set_forming_world_size(snapshot.forming_world_size);
       response->set_joined(snapshot.joined);
@@ -291,6 +309,59 @@ class AdminService final : public Service {
     response->set_coordinator_epoch(context_.driver->epoch().value());
     hooks_.request_drain();
     return OkStatus();
+  }
+
+  Status GetCluster(const Context&, const v1::GetClusterRequest& request,
+                    v1::GetClusterResponse* response) {
+    if (!request.job().empty()) {
+      Status valid = CheckJobName(request.job());
+      if (!valid.ok()) return valid;
+      response->set_job_shard(FindShard(request.job()));
+    }
+    response->set_coordinator_epoch(context_.driver->epoch().value());
+    const FleetMember self = hooks_.self();
+    response->set_answered_by(self.address);
+    response->set_not_ready(std::string(hooks_.check_ready().message()));
+    response->set_uncommitted_steps(hooks_.uncommitted_steps());
+    const std::shared_ptr<Fleet> fleet = hooks_.fleet();
+    FleetView view;
+    view.members = {self};
+    if (fleet != nullptr) view = fleet->View();
+    std::map<std::string, int> shards;
+    for (const FleetView::Shard& shard : view.shards) ++shards[shard.owner];
+    for (const FleetMember& member : view.members) {
+      v1::ClusterCoordinator* message = response->add_coordinators();
+      message->set_address(member.address);
+      message->set_http_address(member.http_address);
+      message->set_version(member.version);
+      message->set_coordinator_epoch(member.epoch);
+      message->set_draining(member.draining);
+      message->set_shards(shards[member.address]);
+    }
+    if (fleet == nullptr) return OkStatus();
+    for (const FleetView::Shard& shard : view.shards) {
+      v1::ClusterShard* message = response->add_shards();
+      message->set_owner(shard.owner);
+      message->set_pin(shard.pin);
+    }
+    return OkStatus();
+  }
+
+  Status MoveJob(const Context& context, const v1::MoveJobRequest& request,
+                 v1::MoveJobResponse* response) {
+    Status status = CheckJobName(request.job());
+    if (status.ok()) status = Admit(context, Method::kMoveJob, request.job());
+    if (!status.ok()) return status;
+    const std::shared_ptr<Fleet> fleet = hooks_.fleet();
+    if (fleet == nullptr) {
+      return FailedPreconditionError(
+          "this coordinator shares its jobs with no other (--storage=etcd)");
+    }
+    LOG(INFO) << "move_requested: peer=" << base::LogValue(context.peer())
+              << " job=" << request.job()
+              << " to=" << base::LogValue(request.to());
+    response->set_coordinator_epoch(context_.driver->epoch().value());
+    return fleet->Move(FindShard(request.job()), request.to());
   }
 
   Status Admit(const Context& context, Method method,

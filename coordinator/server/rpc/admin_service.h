@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "coordinator/server/rpc/unary.h"
+#include "coordinator/storage/fleet.h"
 #include "grpcpp/impl/codegen/service_type.h"
 
 namespace muster::coordinator {
@@ -17,6 +18,13 @@ struct AdminHooks {
   bool durable = false;
   // Null: the server refuses requests to drain.
   std::function<void()> request_drain;
+  // Null while the server shares its jobs with no others.
+  std::function<std::shared_ptr<Fleet>()> fleet;
+  // The server itself, as a member of a fleet.
+  std::function<FleetMember()> self;
+  // OK, or why the server is not ready.
+  std::function<Status()> check_ready;
+  std::function<int64_t()> uncommitted_steps;
 };
 
 // Makes muster.v1.AdminService. `context` outlives the service.

@@ -345,6 +345,20 @@ void ApplyOperation(v1::Operation& operation, core::Call& call,
   }
 }
 
+bool OperationNeedsSpace(const v1::Operation& operation, const core::Call& call,
+                         bool behind, const core::Coordinator& core) {
+  switch (operation.request_case()) {
+#define MUSTER_OPERATION(service, name, field, ...) \
+  case v1::Operation::k##name:                      \
+    return NeedsSpace(operation.field(), Method::k##name, call, behind, core);
+#include "proto/muster/v1/verbs.inc"
+    case v1::Operation::kCancel:
+    case v1::Operation::REQUEST_NOT_SET:
+      break;
+  }
+  return false;
+}
+
 Method GetMethod(const v1::Operation& operation) {
   switch (operation.request_case()) {
 #define MUSTER_OPERATION(service, name, ...) \

@@ -40,6 +40,22 @@ void Apply(v1::HeartbeatRequest& request, core::Call& call,
 void ApplyOperation(v1::Operation& operation, core::Call& call,
                     JobContext& context);
 
+// Whether a call must be refused while the storage has no space: it would
+// change the job, and is no retry of a call that has; or it reads, and the job
+// is behind already. Members go on to leave and to report failures.
+template <typename Request>
+bool NeedsSpace(const Request& request, Method method, const core::Call& call,
+                bool behind, const core::Coordinator& core) {
+  if constexpr (requires { request.sequence(); }) {
+    return !core.WasApplied(call.member, call.incarnation,
+                            core::SequenceNumber(request.sequence()));
+  } else {
+    return behind && IsRead(method);
+  }
+}
+bool OperationNeedsSpace(const v1::Operation& operation, const core::Call& call,
+                         bool behind, const core::Coordinator& core);
+
 // The method of an operation that holds one of the requests above.
 Method GetMethod(const v1::Operation& operation);
 

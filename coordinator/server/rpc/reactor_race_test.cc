@@ -7,8 +7,10 @@
 #include <deque>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,8 +20,10 @@
 #include "coordinator/server/jobs/fair_queue.h"
 #include "coordinator/server/ops/metrics.h"
 #include "coordinator/server/rpc/open_calls.h"
+#include "coordinator/server/rpc/relay_stream.h"
 #include "coordinator/server/rpc/server_session.h"
 #include "coordinator/server/rpc/session_service.h"
+#include "coordinator/server/rpc/session_stream.h"
 #include "coordinator/server/rpc/unary.h"
 #include "coordinator/server/rpc/unsent_answers.h"
 #include "coordinator/server/rpc/watch_call.h"
@@ -140,14 +144,12 @@ class FakeCall {
 
 // Behaves like gRPC's stream: reactions to started operations, OnDone after
 // Finish and all other reactions. Checks gRPC's requirements on its user.
-class FakeStream : public FakeCall,
-                   public grpc::ServerCallbackReaderWriter<grpc::ByteBuffer,
-                                                           v1::StreamResponse> {
+class FakeStream : public FakeCall, public SessionStream {
  public:
-  FakeStream(Pool& pool, ServerSession* session)
-      : FakeCall(pool, [session] { session->OnDone(); }), session_(session) {
-    session->Start();
-    BindReactor(session);
+  FakeStream(Pool& pool, SessionTable& sessions, const ServiceContext& context)
+      : FakeCall(pool, [this] { std::exchange(session_, nullptr)->OnDone(); }),
+        session_(std::make_shared<ServerSession>(sessions, context, *this)) {
+    session_->Start();
     Bound();
   }
 
@@ -180,23 +182,19 @@ class FakeStream : public FakeCall,
   }
 
  private:
-  grpc::internal::ServerReactor* reactor() override { return session_; }
-  void CallOnDone() override {}
-  void SendInitialMetadata() override {}
-  void WriteAndFinish(const v1::StreamResponse*, grpc::WriteOptions,
-                      grpc::Status) override {
-    ADD_FAILURE() << "not used";
-  }
+  const grpc::ServerContextBase& call() const override { return call_; }
+  void Reset() override { ADD_FAILURE() << "not used"; }
 
-  void Read(grpc::ByteBuffer* request) override {
+  Read StartRead(grpc::ByteBuffer* request) override {
     MutexLock lock(mu_);
     EXPECT_EQ(reading_, nullptr) << "two reads at a time";
     EXPECT_FALSE(finished_) << "a read after Finish";
     reading_ = request;
     MaybeRead();
+    return Read::kLater;
   }
 
-  void Write(const v1::StreamResponse* response, grpc::WriteOptions) override {
+  void StartWrite(const v1::StreamResponse* response) override {
     MutexLock lock(mu_);
     EXPECT_FALSE(writing_) << "two writes at a time";
     EXPECT_FALSE(finished_) << "a write after Finish";
@@ -212,7 +210,7 @@ class FakeStream : public FakeCall,
     });
   }
 
-  void Finish(grpc::Status) override {
+  void Finish(const Status&) override {
     MutexLock lock(mu_);
     EXPECT_FALSE(finished_) << "a second Finish";
     finished_ = true;
@@ -234,7 +232,8 @@ class FakeStream : public FakeCall,
     React([this, ok] { session_->OnReadDone(ok); });
   }
 
-  ServerSession* const session_;
+  const grpc::CallbackServerContext call_;
+  std::shared_ptr<ServerSession> session_;
   std::deque<grpc::ByteBuffer> inbound_ MUSTER_GUARDED_BY(mu_);
   grpc::ByteBuffer* reading_ MUSTER_GUARDED_BY(mu_) = nullptr;
   bool writing_ MUSTER_GUARDED_BY(mu_) = false;
@@ -242,6 +241,114 @@ class FakeStream : public FakeCall,
   bool cancelled_ MUSTER_GUARDED_BY(mu_) = false;
   int64_t results_ MUSTER_GUARDED_BY(mu_) = 0;
   std::function<void()> on_results_ MUSTER_GUARDED_BY(mu_);
+};
+
+// Behaves like gRPC's call of Relay, whose client credits what it gets.
+class FakeRelay : public FakeCall,
+                  public grpc::ServerCallbackReaderWriter<grpc::ByteBuffer,
+                                                          v1::RelayResponse> {
+ public:
+  FakeRelay(Pool& pool, SessionTable& sessions, const ServiceContext& context)
+      : FakeCall(pool, [this] { relay_->OnDone(); }) {
+    const auto relay = std::make_shared<RelayStream>(sessions, context, &call_);
+    relay_ = relay.get();
+    relay->Start();
+    BindReactor(relay_);
+    Bound();
+  }
+
+  // The relay's side.
+  void Send(const v1::RelayRequest& request) {
+    MutexLock lock(mu_);
+    inbound_.push_back(ToByteBuffer(request));
+    MaybeRead();
+  }
+  void HalfClose() {
+    MutexLock lock(mu_);
+    half_closed_ = true;
+    MaybeRead();
+  }
+  void Cancel() {
+    MutexLock lock(mu_);
+    if (finished_ || cancelled_) return;
+    cancelled_ = true;
+    React([this] { relay_->OnCancel(); });
+    MaybeRead();
+  }
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return relay_; }
+  void CallOnDone() override {}
+  void SendInitialMetadata() override {}
+  void WriteAndFinish(const v1::RelayResponse*, grpc::WriteOptions,
+                      grpc::Status) override {
+    ADD_FAILURE() << "not used";
+  }
+
+  void Read(grpc::ByteBuffer* request) override {
+    MutexLock lock(mu_);
+    EXPECT_EQ(reading_, nullptr) << "two reads at a time";
+    EXPECT_FALSE(finished_) << "a read after Finish";
+    reading_ = request;
+    MaybeRead();
+  }
+
+  void Write(const v1::RelayResponse* response, grpc::WriteOptions) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(writing_) << "two writes at a time";
+    EXPECT_FALSE(finished_) << "a write after Finish";
+    v1::RelayRequest credits;
+    for (const v1::RelayFrame& frame : response->frames()) {
+      EXPECT_FALSE(ended_.contains(frame.session())) << "a frame after the end";
+      if (frame.has_end()) ended_.insert(frame.session());
+      if (!frame.has_part() && !frame.has_last_part()) continue;
+      credits.add_frames()->set_session(frame.session());
+      credits.mutable_frames()->rbegin()->set_credit(static_cast<uint32_t>(
+          frame.part().size() + frame.last_part().size() + 16));
+    }
+    if (credits.frames_size() > 0 && !half_closed_) {
+      inbound_.push_back(ToByteBuffer(credits));
+    }
+    writing_ = true;
+    React([this] {
+      {
+        MutexLock lock(mu_);
+        writing_ = false;
+      }
+      relay_->OnWriteDone(true);
+    });
+    MaybeRead();
+  }
+
+  void Finish(grpc::Status) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(finished_) << "a second Finish";
+    finished_ = true;
+    MaybeRead();
+    React([] {});
+  }
+
+  void MaybeRead() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (reading_ == nullptr) return;
+    const bool over = finished_ || cancelled_;
+    if (!over && inbound_.empty() && !half_closed_) return;
+    grpc::ByteBuffer* const into = std::exchange(reading_, nullptr);
+    const bool ok = !over && !inbound_.empty();
+    if (ok) {
+      into->Swap(&inbound_.front());
+      inbound_.pop_front();
+    }
+    React([this, ok] { relay_->OnReadDone(ok); });
+  }
+
+  grpc::CallbackServerContext call_;
+  RelayStream* relay_ = nullptr;
+  std::deque<grpc::ByteBuffer> inbound_ MUSTER_GUARDED_BY(mu_);
+  std::set<uint64_t> ended_ MUSTER_GUARDED_BY(mu_);
+  grpc::ByteBuffer* reading_ MUSTER_GUARDED_BY(mu_) = nullptr;
+  bool writing_ MUSTER_GUARDED_BY(mu_) = false;
+  bool half_closed_ MUSTER_GUARDED_BY(mu_) = false;
+  bool cancelled_ MUSTER_GUARDED_BY(mu_) = false;
 };
 
 // Behaves like gRPC's unary call.
@@ -388,13 +495,12 @@ class ReactorRaceTest : public ::testing::Test {
   ~ReactorRaceTest() override { driver_.Stop(); }
 
   std::unique_ptr<FakeStream> NewStream(Pool& pool) {
-    const auto session =
-        std::make_shared<ServerSession>(sessions_, context_, nullptr);
-    return std::make_unique<FakeStream>(pool, session.get());
+    return std::make_unique<FakeStream>(pool, sessions_, context_);
   }
 
-  // Runs one client from its first to its last call.
+  // Runs one client, or one relay, from its first to its last call.
   void Live(Pool& pool, uint64_t seed);
+  void LiveRelayed(Pool& pool, uint64_t seed);
 
   Metrics metrics_;
   FairQueue fair_queue_{2};
@@ -474,6 +580,77 @@ void ReactorRaceTest::Live(Pool& pool, uint64_t seed) {
     watch.AwaitDone();
     stream->Cancel();
     stream->AwaitDone();
+  }
+}
+
+void ReactorRaceTest::LiveRelayed(Pool& pool, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 10; ++round) {
+    FakeRelay relay(pool, sessions_, context_);
+    constexpr uint64_t kSessions = 4;
+    std::map<uint64_t, size_t> sent;
+    v1::RelayRequest request;
+    const auto add = [&](uint64_t session) {
+      request.add_frames()->set_session(session);
+      return &*request.mutable_frames()->rbegin();
+    };
+    const auto add_message = [&](uint64_t session,
+                                 const v1::StreamRequest& message) {
+      const std::string bytes = message.SerializeAsString();
+      // Within the first window.
+      if ((sent[session] += bytes.size() + 16) > 60'000) return;
+      add(session)->set_last_part(bytes);
+    };
+    for (uint64_t n = 1; n <= kSessions; ++n) {
+      add(n)->set_open(true);
+      v1::StreamRequest hello;
+      v1::Caller* caller = hello.mutable_hello()->mutable_caller();
+      caller->set_job("j");
+      if (random() % 4 != 0) {
+        caller->set_member("m" + std::to_string(random() % 3));
+        caller->set_incarnation(1 + random() % 40);
+        hello.mutable_hello()->mutable_registration()->set_host("h");
+      }
+      add_message(n, hello);
+    }
+    uint64_t id = 0;
+    for (uint64_t messages = random() % 12; messages > 0; --messages) {
+      const uint64_t n = 1 + random() % kSessions;
+      add_message(n, Batch(random, &id));
+      if (random() % 2 == 0) {
+        relay.Send(request);
+        request.Clear();
+      }
+    }
+    for (uint64_t n = 1; n <= kSessions; ++n) {
+      const uint64_t how = random() % 3;
+      if (how == 0) add(n)->mutable_end();
+      if (how == 1) add(n)->set_half_close(true);
+    }
+    relay.Send(request);
+    if (random() % 2 == 0) {
+      relay.HalfClose();
+    } else {
+      relay.Cancel();
+    }
+    relay.AwaitDone();
+  }
+}
+
+TEST_F(ReactorRaceTest, RelaysAndStreamsThatReplaceEachOther) {
+  Pool pool(4);
+  std::vector<std::thread> clients;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    clients.emplace_back([this, &pool, seed] { LiveRelayed(pool, seed); });
+  }
+  clients.emplace_back([this, &pool] { Live(pool, 5); });
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(
+      open_calls_.AwaitNone(std::chrono::steady_clock::now() + seconds(30)));
+  EXPECT_EQ(sessions_.size(), 0);
+  EXPECT_EQ(sessions_.relays(), 0);
+  for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
+    EXPECT_TRUE(job->ParkedSinks().empty());
   }
 }
 
@@ -621,9 +798,7 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
                                &fair_queue, nullptr,   &unsent_};
   SessionTable sessions(context, {1000, seconds(60)});
   const auto open = [&](const std::string& job, int operations) {
-    const auto session =
-        std::make_shared<ServerSession>(sessions, context, nullptr);
-    auto stream = std::make_unique<FakeStream>(pool, session.get());
+    auto stream = std::make_unique<FakeStream>(pool, sessions, context);
     v1::StreamRequest request;
     request.mutable_hello()->mutable_caller()->set_job(job);
     for (int i = 1; i <= operations; ++i) {
@@ -705,9 +880,7 @@ class NoTurnsTest : public ::testing::Test {
 
   std::unique_ptr<FakeStream> Open(const std::string& job,
                                    const v1::StreamRequest& operations) {
-    const auto session =
-        std::make_shared<ServerSession>(sessions_, context_, nullptr);
-    auto stream = std::make_unique<FakeStream>(pool_, session.get());
+    auto stream = std::make_unique<FakeStream>(pool_, sessions_, context_);
     v1::StreamRequest request = operations;
     request.mutable_hello()->mutable_caller()->set_job(job);
     stream->Send(request);

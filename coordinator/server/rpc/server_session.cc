@@ -16,7 +16,6 @@
 #include "coordinator/server/rpc/request.h"
 #include "glog/logging.h"
 #include "muster/base/status.h"
-#include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
 namespace {
@@ -46,10 +45,10 @@ constexpr core::Duration kTrailersTimeout = std::chrono::seconds(2);
 
 core::Instant Now() { return std::chrono::steady_clock::now(); }
 
-google::protobuf::ArenaOptions Options(char* block, size_t bytes) {
+// Without a block of its own, so that an idle session is small.
+google::protobuf::ArenaOptions Options() {
   google::protobuf::ArenaOptions options;
-  options.initial_block = block;
-  options.initial_block_size = bytes;
+  options.start_block_size = 1 << 10;
   options.max_block_size = 64 << 10;
   return options;
 }
@@ -89,6 +88,14 @@ int64_t RequestCost(const v1::Operation& operation) {
   }
 }
 
+// An idle session does not keep the memory of a burst. Small vectors are kept
+// for the next answers.
+template <typename T>
+void ReleaseCapacity(std::vector<T>& empty) {
+  constexpr size_t kKept = 4;
+  if (empty.capacity() > kKept) std::vector<T>().swap(empty);
+}
+
 Status UnreadError(absl::string_view what) {
   return ResourceExhaustedError(
       absl::StrCat("the client does not read its stream: ", what));
@@ -97,20 +104,21 @@ Status UnreadError(absl::string_view what) {
 }  // namespace
 
 ServerSession::ServerSession(SessionTable& table, const ServiceContext& context,
-                             grpc::CallbackServerContext* grpc)
+                             SessionStream& stream)
     : table_(table),
       context_(context),
-      grpc_(grpc),
+      stream_(stream),
       started_(Now()),
-      read_arena_(Options(read_block_, sizeof(read_block_))),
-      write_arena_(Options(write_block_, sizeof(write_block_))) {}
+      read_arena_(Options()),
+      write_arena_(Options()) {}
 
 void ServerSession::Start() {
   context_.open_calls->Begin();
   self_ = shared_from_this();
   // Checked before the stream counts towards the limit of streams.
-  Status status =
-      context_.auth == nullptr ? OkStatus() : context_.auth->Know(*grpc_);
+  Status status = context_.auth == nullptr
+                      ? OkStatus()
+                      : context_.auth->Know(stream_.call());
   if (status.ok()) status = table_.Add(self_);
   MutexLock lock(mu_);
   if (status.ok()) {
@@ -123,25 +131,36 @@ void ServerSession::Start() {
 void ServerSession::ReadNext() {
   if (finished_) return;
   read_arena_.Reset();
-  request_ =
-      google::protobuf::Arena::CreateMessage<v1::StreamRequest>(&read_arena_);
-  StartRead(&bytes_);
+  switch (stream_.StartRead(&bytes_)) {
+    case SessionStream::Read::kLater:
+      return;
+    case SessionStream::Read::kNow:
+      return PostTask(&ServerSession::AcceptRead);
+    case SessionStream::Read::kEnded:
+      return EndReading();
+  }
+}
+
+// The client has half-closed.
+void ServerSession::EndReading() {
+  half_closed_ = true;
+  if (job_ == nullptr) {
+    return FinishLocked(
+        InvalidArgumentError("the stream ended without a hello"));
+  }
+  FinishIfThroughLocked();
 }
 
 void ServerSession::OnReadDone(bool ok) {
-  bool greeted = false;
+  if (ok) return AcceptRead();
+  MutexLock lock(mu_);
+  if (!finished_ && draining_.ok()) EndReading();
+}
+
+void ServerSession::AcceptRead() {
   {
     MutexLock lock(mu_);
-    greeted = job_ != nullptr;
-    if (finished_ || !draining_.ok()) return;
-    if (!ok) {
-      half_closed_ = true;
-      if (!greeted) {
-        return FinishLocked(
-            InvalidArgumentError("the stream ended without a hello"));
-      }
-      return FinishIfThroughLocked();
-    }
+    if (finished_ || held_ || !draining_.ok()) return;
   }
   request_bytes_ = bytes_.Length();
   next_item_ = 0;
@@ -164,6 +183,8 @@ void ServerSession::AcceptInTask() {
 
 // Parses the message, and handles the parts that belong to no operation.
 Status ServerSession::Accept() {
+  request_ =
+      google::protobuf::Arena::CreateMessage<v1::StreamRequest>(&read_arena_);
   Status status = ParseRequest(&bytes_, request_);
   if (!status.ok()) return status;
   if (job_ == nullptr) {
@@ -194,7 +215,7 @@ Status ServerSession::FindJob() {
   std::optional<Auth::Pass> pass;
   if (context_.auth != nullptr) {
     const StatusOr<Auth::Pass> admitted = context_.auth->Admit(
-        *grpc_, Method::kStream, caller.job(), /*as_member=*/true);
+        stream_.call(), Method::kStream, caller.job(), /*as_member=*/true);
     if (!admitted.ok()) return admitted.status();
     pass = *admitted;
   }
@@ -312,7 +333,7 @@ void ServerSession::Process() {
   {
     MutexLock lock(mu_);
     if (finished_) return;
-    if (!job_->Behind()) return ContinueReading();
+    if (!job_->Behind() || !no_space_.ok()) return ContinueReading();
   }
   job_->WhenTold([self = shared_from_this()] {
     MutexLock lock(self->mu_);
@@ -322,7 +343,7 @@ void ServerSession::Process() {
 
 // Called after a slice or, if many steps are untold, after their answers.
 void ServerSession::ContinueReading() {
-  if (finished_) return;
+  if (finished_ || held_) return;
   if (unsent_bytes_ > kPauseBytes) {
     paused_ = true;  // OnWriteDone continues
     return;
@@ -337,6 +358,8 @@ size_t ServerSession::ProcessSlice(size_t count, Status* status) {
   const size_t first = next_item_;
   int64_t unanswered = 0;
   slice_cost_ = 0;
+  no_space_ = job_->health();
+  if (!IsResourceExhausted(no_space_)) no_space_ = OkStatus();
   const size_t done = job_->Run(
       self_, count,
       [&](size_t i, core::WaiterId waiter, JobContext& context) {
@@ -351,8 +374,15 @@ size_t ServerSession::ProcessSlice(size_t count, Status* status) {
         return CallName{operation->id(), GetMethod(*operation),
                         operation->join().without_seats()};
       });
-  MutexLock lock(mu_);
-  outstanding_ += static_cast<int64_t>(done) - unanswered;
+  {
+    MutexLock lock(mu_);
+    outstanding_ += static_cast<int64_t>(done + refused_.size()) - unanswered;
+  }
+  if (!refused_.empty()) {
+    Deliver(absl::MakeSpan(refused_));
+    refused_.clear();
+    Flush();
+  }
   return done;
 }
 
@@ -378,6 +408,14 @@ Job::Applied ServerSession::ApplyItem(size_t item, core::WaiterId waiter,
       break;
   }
   slice_cost_ += RequestCost(*operation);
+  if (!no_space_.ok() &&
+      OperationNeedsSpace(*operation, call_, job_->Behind(), context.core)) {
+    refused_.push_back({{operation->id(), GetMethod(*operation)},
+                        context.now,
+                        no_space_,
+                        std::monostate()});
+    return Job::Applied::kNoAnswer;
+  }
   const size_t replies = context.out.replies.size();
   ApplyOperation(*operation, call_, context);
   for (size_t i = replies; i < context.out.replies.size(); ++i) {
@@ -398,7 +436,12 @@ void ServerSession::Deliver(absl::Span<Answer> answers) {
       if (!answer.status.ok()) return FinishLocked(answer.status);
       continue;
     }
-    if (!draining_.ok() && IsUnavailable(answer.status)) continue;
+    // Refused by a job that is elsewhere now. Its client repeats the call when
+    // the stream has ended.
+    if (IsUnavailable(answer.status)) {
+      if (held_ || !draining_.ok()) continue;
+      return FinishLocked(answer.status);
+    }
     if (answer.status.ok()) {
       answer.status = CheckAnswerBytes(answer, context_.message_bytes_max);
       if (!answer.status.ok()) answer.payload = std::monostate();
@@ -443,6 +486,10 @@ void ServerSession::Flush() {
       std::swap(sending_events_, events_);
     }
     if (sending_.empty() && sending_events_.empty() && !send_welcome_) {
+      ReleaseCapacity(sending_);
+      ReleaseCapacity(queue_);
+      ReleaseCapacity(sending_events_);
+      ReleaseCapacity(events_);
       return FinishIfThroughLocked();
     }
     writing_ = true;
@@ -468,17 +515,18 @@ void ServerSession::Write() {
   unsent_answers_ -= static_cast<int64_t>(sent_ - first);
   if (finished_) return;
   write_started_at_ = Now();
-  StartWrite(response_);
+  stream_.StartWrite(response_);
 }
 
 // Fills the next message. `welcome_` no longer changes when there is something
 // to send.
 void ServerSession::Build() {
-  write_arena_.Reset();
   response_ =
       google::protobuf::Arena::CreateMessage<v1::StreamResponse>(&write_arena_);
-  if (send_welcome_) *response_->mutable_welcome() = welcome_;
-  send_welcome_ = false;
+  if (std::exchange(send_welcome_, false)) {
+    *response_->mutable_welcome() = welcome_;
+    v1::Welcome().Swap(&welcome_);
+  }
   built_ = {};
   const auto fits = [&](int64_t bytes) {
     if (built_.bytes > 0 && built_.bytes + bytes > kMessageBytes) return false;
@@ -533,6 +581,8 @@ void ServerSession::CountAnswers(absl::Span<const Answer> answers) {
 
 void ServerSession::OnWriteDone(bool ok) {
   bool resume = false;
+  // An idle session keeps no memory of a large message.
+  write_arena_.Reset();
   {
     MutexLock lock(mu_);
     writing_ = false;
@@ -546,6 +596,13 @@ void ServerSession::OnWriteDone(bool ok) {
 }
 
 void ServerSession::OnCancel() { Close(CancelledError("the stream ended")); }
+
+void ServerSession::OnRelayGone() {
+  MutexLock lock(mu_);
+  if (finished_) return;
+  disconnection_ = core::Disconnection::kRelayGone;
+  FinishLocked(UnavailableError("the relay of the member's host is gone"));
+}
 
 void ServerSession::OnDone() {
   {
@@ -561,12 +618,12 @@ void ServerSession::OnDone() {
 
 void ServerSession::Retire() {
   table_.Remove(self_);
-  bool dismissed = false;
+  core::Disconnection disconnection = core::Disconnection::kClosed;
   {
     MutexLock lock(mu_);
-    dismissed = dismissed_;
+    disconnection = disconnection_;
   }
-  if (job_ != nullptr) job_->Detach(*this, dismissed);
+  if (job_ != nullptr) job_->Detach(*this, disconnection);
   context_.open_calls->End();
   // This may be the last reference.
   const std::shared_ptr<ServerSession> self = std::move(self_);
@@ -575,6 +632,16 @@ void ServerSession::Retire() {
 void ServerSession::Close(const Status& status) {
   MutexLock lock(mu_);
   FinishLocked(status);
+}
+
+void ServerSession::Hold() {
+  MutexLock lock(mu_);
+  held_ = true;
+}
+
+bool ServerSession::IsOfOne(const JobSet& jobs) {
+  MutexLock lock(mu_);
+  return jobs.contains(job_.get());
 }
 
 void ServerSession::Drain(const Status& status) {
@@ -588,7 +655,7 @@ void ServerSession::CutOffIfStalled(core::Instant now, core::Duration timeout) {
   if (done_) return;
   if (finished_) {
     // The client does not read, so the trailers wait.
-    if (now - finished_at_ > kTrailersTimeout) grpc_->TryCancel();
+    if (now - finished_at_ > kTrailersTimeout) stream_.Reset();
     return;
   }
   if (!greeted_ && now - started_ > timeout) {
@@ -608,7 +675,7 @@ void ServerSession::EndIfNotAllowed() {
   const Status status =
       context_.auth->Renew(Method::kStream, job_->name(), *pass_);
   if (status.ok()) return;
-  dismissed_ = true;
+  disconnection_ = core::Disconnection::kDismissed;
   FinishLocked(status);
 }
 
@@ -626,7 +693,7 @@ void ServerSession::FinishLocked(const Status& status) {
   }
   context_.metrics->CountCalls(Method::kStream, status.code(),
                                finished_at_ - started_);
-  Finish(v1::ToGrpc(status));
+  stream_.Finish(status);
 }
 
 // A client that has half-closed gets all its answers. So does every client in a

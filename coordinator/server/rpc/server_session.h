@@ -10,15 +10,15 @@
 #include "absl/types/span.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/membership.h"
 #include "coordinator/server/auth/auth.h"
 #include "coordinator/server/jobs/job.h"
 #include "coordinator/server/jobs/sink.h"
 #include "coordinator/server/rpc/session_service.h"
+#include "coordinator/server/rpc/session_stream.h"
 #include "coordinator/server/rpc/unary.h"
 #include "google/protobuf/arena.h"
-#include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/server_callback.h"
 #include "muster/base/mutex.h"
 #include "muster/base/status.h"
 #include "muster/base/thread_annotations.h"
@@ -26,7 +26,7 @@
 
 namespace muster::coordinator {
 
-// ServerSession is one open stream.
+// ServerSession is one open session, whatever its stream is.
 //
 // Reading: one message at a time. Its operations are applied in order; then the
 // next message is read. A message that is large or takes long is applied in
@@ -37,18 +37,16 @@ namespace muster::coordinator {
 // Writing: one message at a time. Deliveries during a write go into the next
 // message. A large message is built in a turn, too.
 //
-// Life: gRPC calls the reactions, OnDone last. The session retires when OnDone
-// and its last turn are over; `self_` keeps it until then, and a job's
+// Life: the stream calls the reactions, OnDone last. The session retires when
+// OnDone and its last turn are over; `self_` keeps it until then, and a job's
 // references may keep it longer. After Finish no operation of the stream is
 // started; `mu_` ensures that.
-class ServerSession final
-    : public grpc::ServerBidiReactor<grpc::ByteBuffer, v1::StreamResponse>,
-      public Sink,
-      public std::enable_shared_from_this<ServerSession> {
+class ServerSession final : public Sink,
+                            public std::enable_shared_from_this<ServerSession> {
  public:
-  // The arguments outlive the session, `grpc` until OnDone.
+  // The arguments outlive the session, `stream` until OnDone.
   ServerSession(SessionTable& table, const ServiceContext& context,
-                grpc::CallbackServerContext* grpc);
+                SessionStream& stream);
 
   void Start();
 
@@ -57,6 +55,13 @@ class ServerSession final
   void Publish(const SharedEvent& event) override;
   void Flush() override;
   void Close(const Status& status) override;
+
+  // Applies no more operations. Earlier ones are still answered. Call Drain
+  // later: its client repeats the others elsewhere.
+  void Hold();
+
+  // Whether the session's job is one of `jobs`.
+  bool IsOfOne(const JobSet& jobs);
 
   // Takes no more messages, and ends the session with `status` when all answers
   // to earlier messages are sent. The client repeats calls that are refused
@@ -70,14 +75,18 @@ class ServerSession final
   // Ends the session if its token is no longer valid.
   void EndIfNotAllowed();
 
-  // gRPC's reactions.
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  // The stream's reactions. OnCancel: the client is gone. OnRelayGone: the
+  // relay between the client and this coordinator is gone.
+  void OnReadDone(bool ok);
+  void OnWriteDone(bool ok);
+  void OnCancel();
+  void OnRelayGone();
+  void OnDone();
 
  private:
   void ReadNext() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AcceptRead();
+  void EndReading() MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AcceptInTask();
   Status Accept();
   Status FindJob();
@@ -104,25 +113,27 @@ class ServerSession final
 
   SessionTable& table_;
   const ServiceContext& context_;
-  grpc::CallbackServerContext* const grpc_;
+  SessionStream& stream_;
   const core::Instant started_;
   std::shared_ptr<ServerSession> self_;  // set by Start, reset by OnDone
 
   // The reading side. Used only by the reaction to a read, by a turn, or by the
   // resumption of a paused message, one at a time.
-  alignas(8) char read_block_[1024];
   google::protobuf::Arena read_arena_;
   grpc::ByteBuffer bytes_;
   v1::StreamRequest* request_ = nullptr;
   size_t request_bytes_ = 0;
   size_t next_item_ = 0;  // of the message's heartbeat and operations
   int64_t slice_cost_ = 0;
+  // Not OK: the storage has no space. The answers to calls of this slice that
+  // were refused for it, which wait for no earlier step.
+  Status no_space_;
+  std::vector<Answer> refused_;
   std::shared_ptr<Job> job_;  // set by FindJob
   core::Call call_;           // the hello's caller
   bool welcomed_ = false;     // Greet has been called
 
   // The writing side. Used only by the thread that has set `writing_`.
-  alignas(8) char write_block_[1024];
   google::protobuf::Arena write_arena_;
   v1::StreamResponse* response_ = nullptr;
   std::vector<Answer> sending_;
@@ -155,11 +166,15 @@ class ServerSession final
   core::Instant write_started_at_ MUSTER_GUARDED_BY(mu_);
   bool paused_ MUSTER_GUARDED_BY(mu_) = false;
   bool half_closed_ MUSTER_GUARDED_BY(mu_) = false;
-  // Not OK: the coordinator drains.
+  // See Hold.
+  bool held_ MUSTER_GUARDED_BY(mu_) = false;
+  // Not OK: the coordinator drains, or has the job no more.
   Status draining_ MUSTER_GUARDED_BY(mu_);
   bool finished_ MUSTER_GUARDED_BY(mu_) = false;
-  // Its token is no longer valid; the process may have another one.
-  bool dismissed_ MUSTER_GUARDED_BY(mu_) = false;
+  // How the member lost its connection. kDismissed: its token is no longer
+  // valid; the process may have another one.
+  core::Disconnection disconnection_ MUSTER_GUARDED_BY(mu_) =
+      core::Disconnection::kClosed;
   core::Instant finished_at_ MUSTER_GUARDED_BY(mu_);
   bool done_ MUSTER_GUARDED_BY(mu_) = false;
   int posted_tasks_ MUSTER_GUARDED_BY(mu_) = 0;  // turns posted or running

@@ -205,7 +205,7 @@ class UnaryCall
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
     opened_.store(true);
-    if (job_->Behind()) {
+    if (job_->Behind() && !IsResourceExhausted(job_->health())) {
       return job_->WhenTold([self = self_] { self->PostRun(); });
     }
     if (MayTakeLong(method_) || job_->busy() ||
@@ -226,9 +226,15 @@ class UnaryCall
   void Run() {
     // OnDone may come with the answer and reset self_.
     const std::shared_ptr<UnaryCall> self = self_;
+    const Status health = job_->health();
+    bool refused = false;
     job_->Run(
         self, 1,
         [&](size_t, core::WaiterId waiter, JobContext& context) {
+          refused = IsResourceExhausted(health) &&
+                    NeedsSpace(request_, method_, call_, job_->Behind(),
+                               context.core);
+          if (refused) return Job::Applied::kStop;
           call_.waiter = waiter;
           Apply(request_, call_, context);
           return Job::Applied::kCalled;
@@ -236,6 +242,7 @@ class UnaryCall
         [&](size_t) {
           return CallName{0, method_, WithoutSeats(request_)};
         });
+    if (refused) return End(health);
     // OnCancel may have come too early to find the call.
     if (cancelled_.load()) job_->CancelAll(self);
   }

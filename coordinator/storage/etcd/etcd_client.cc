@@ -10,6 +10,8 @@
 #include "base/text.h"
 #include "coordinator/storage/etcd/etcd.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "muster/base/mutex.h"
 #include "muster/base/thread_annotations.h"
 
@@ -17,6 +19,7 @@ namespace muster::coordinator {
 namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
+constexpr unsigned kReadFilesSeconds = 5;
 // A member that is silent for the sum of both is given up.
 constexpr int kKeepaliveMs = 5'000;
 constexpr int kKeepaliveTimeoutMs = 5'000;
@@ -40,38 +43,60 @@ StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
             : absl::StrCat("etcd_key is ", base::Quote(options.key),
                            ", but there is no etcd_cert"));
   }
-  grpc::SslCredentialsOptions ssl;
-  struct {
-    const char* option;
-    const std::string& path;
-    grpc::string& pem;
-  } const files[] = {{"etcd_ca", options.ca, ssl.pem_root_certs},
-                     {"etcd_cert", options.cert, ssl.pem_cert_chain},
-                     {"etcd_key", options.key, ssl.pem_private_key}};
-  for (const auto& file : files) {
-    if (file.path.empty()) continue;
-    StatusOr<std::string> pem =
-        base::ReadSmallFile(file.option, file.path, kFileBytesMax);
+  // gRPC would only log that it cannot read one.
+  const std::pair<const char*, const std::string&> files[] = {
+      {"etcd_ca", options.ca},
+      {"etcd_cert", options.cert},
+      {"etcd_key", options.key}};
+  for (const auto& [option, path] : files) {
+    if (path.empty()) continue;
+    const StatusOr<std::string> pem =
+        base::ReadSmallFile(option, path, kFileBytesMax);
     if (!pem.ok()) return pem.status();
-    file.pem = *std::move(pem);
   }
-  return grpc::SslCredentials(ssl);
+  using grpc::experimental::FileWatcherCertificateProvider;
+  grpc::experimental::TlsChannelCredentialsOptions tls;
+  tls.watch_root_certs();
+  if (options.cert.empty()) {
+    tls.set_certificate_provider(
+        std::make_shared<FileWatcherCertificateProvider>(options.ca,
+                                                         kReadFilesSeconds));
+  } else {
+    tls.watch_identity_key_cert_pairs();
+    tls.set_certificate_provider(
+        std::make_shared<FileWatcherCertificateProvider>(
+            options.key, options.cert, options.ca, kReadFilesSeconds));
+  }
+  return grpc::experimental::TlsCredentials(tls);
 }
 
 Status ToStatus(const std::string& endpoint, const grpc::Status& status) {
   if (status.ok()) return OkStatus();
   StatusCode code = static_cast<StatusCode>(status.error_code());
-  // These pass, like a lost connection: a request that was too slow, and a
-  // member that has too many requests.
+  // etcd's codes do not tell these apart. What passes, like a lost connection:
+  // a request that was too slow, and a member that has too many requests.
+  const std::string& text = status.error_message();
   if (code == StatusCode::kDeadlineExceeded ||
-      absl::StrContains(status.error_message(), "too many requests")) {
+      absl::StrContains(text, "too many requests")) {
     code = StatusCode::kUnavailable;
+  }
+  // A request that is larger than etcd's limit. It does not pass.
+  if (absl::StrContains(text, "larger than max")) {
+    code = StatusCode::kInvalidArgument;
   }
   return Status(
       code, absl::StrCat("etcd at ", endpoint, ": ", status.error_message()));
 }
 
-class Client final : public EtcdClient {
+// A token ends some minutes after its last use, with its member, and when
+// etcd's users change.
+bool EndedToken(const grpc::Status& status) {
+  return status.error_code() == grpc::UNAUTHENTICATED ||
+         absl::StrContains(status.error_message(),
+                           "revision of auth store is old");
+}
+
+class Client final : public EtcdKv {
  public:
   explicit Client(const EtcdOptions& options,
                   const std::shared_ptr<grpc::ChannelCredentials>& credentials)
@@ -103,9 +128,9 @@ class Client final : public EtcdClient {
                 request, response);
   }
 
-  StatusOr<int64_t> GrantLease(int64_t ttl) override {
+  StatusOr<int64_t> GrantLease(std::chrono::seconds ttl) override {
     etcdserverpb::LeaseGrantRequest request;
-    request.set_ttl(ttl);
+    request.set_ttl(ttl.count());
     etcdserverpb::LeaseGrantResponse response;
     Status status = Call(&etcdserverpb::Lease::Stub::LeaseGrant,
                          etcdserverpb::Lease::NewStub, request, response);
@@ -113,12 +138,14 @@ class Client final : public EtcdClient {
     return response.id();
   }
 
-  Status KeepLeaseAlive(int64_t lease) override {
+  Status KeepLeaseAlive(int64_t lease,
+                        std::chrono::milliseconds member_timeout) override {
     etcdserverpb::LeaseKeepAliveRequest request;
     request.set_id(lease);
     etcdserverpb::LeaseKeepAliveResponse response;
-    const Status status =
-        ForEachMember([&](const Member& member, grpc::ClientContext& context) {
+    const Status status = ForEachMember(
+        member_timeout,
+        [&](const Member& member, grpc::ClientContext& context) {
           auto stub = etcdserverpb::Lease::NewStub(member.channel);
           auto stream = stub->LeaseKeepAlive(&context);
           const bool answered =
@@ -151,6 +178,7 @@ class Client final : public EtcdClient {
   Status Call(Method method, MakeStub make_stub, const Request& request,
               Response& response) {
     return ForEachMember(
+        options_.request_timeout,
         [&](const Member& member, grpc::ClientContext& context) {
           auto stub = make_stub(member.channel, grpc::StubOptions());
           return ((*stub).*method)(&context, request, &response);
@@ -158,15 +186,16 @@ class Client final : public EtcdClient {
   }
 
   // Calls `call` with one member after another, beginning with the one that
-  // answered last, until one answers.
+  // answered last, until one answers within `timeout`.
   Status ForEachMember(
+      std::chrono::milliseconds timeout,
       const std::function<grpc::Status(const Member& member,
                                        grpc::ClientContext& context)>& call) {
     const size_t first = Current();
     Status status;
     for (size_t i = 0; i < members_.size(); ++i) {
       const size_t index = (first + i) % members_.size();
-      status = CallMember(members_[index], call);
+      status = CallMember(members_[index], timeout, call);
       if (IsUnavailable(status)) continue;
       SetCurrent(index);
       return status;
@@ -176,21 +205,16 @@ class Client final : public EtcdClient {
   }
 
   Status CallMember(
-      const Member& member,
+      const Member& member, std::chrono::milliseconds timeout,
       const std::function<grpc::Status(const Member& member,
                                        grpc::ClientContext& context)>& call) {
     for (bool renewed = false;; renewed = true) {
       grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() +
-                           options_.request_timeout);
+      context.set_deadline(std::chrono::system_clock::now() + timeout);
       Status status = Authenticate(member, renewed, context);
       if (!status.ok()) return status;
       const grpc::Status result = call(member, context);
-      // A token ends after some minutes, and with its member.
-      if (result.error_code() == grpc::UNAUTHENTICATED && !renewed &&
-          !options_.user.empty()) {
-        continue;
-      }
+      if (EndedToken(result) && !renewed && !options_.user.empty()) continue;
       return ToStatus(member.endpoint, result);
     }
   }
@@ -240,8 +264,7 @@ class Client final : public EtcdClient {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Make(
-    const EtcdOptions& options) {
+StatusOr<std::unique_ptr<EtcdKv>> MakeEtcdClient(const EtcdOptions& options) {
   if (options.endpoints.empty()) {
     return InvalidArgumentError(
         "etcd_endpoints is empty; it needs the host:port of etcd's members");

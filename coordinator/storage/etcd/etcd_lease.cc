@@ -1,121 +1,80 @@
 #include "coordinator/storage/etcd/etcd_lease.h"
 
-#include <utility>
+#include <time.h>
 
-#include "coordinator/storage/etcd/etcd.pb.h"
+#include <utility>
 
 namespace muster::coordinator {
 namespace {
 
+using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPollInterval{100};
+constexpr std::chrono::milliseconds kRetryInterval{100};
 
 }  // namespace
 
-EtcdLease::EtcdLease(EtcdClient& client, EtcdLeaseOptions options)
-    : client_(client), options_(std::move(options)) {}
-
-StatusOr<std::unique_ptr<EtcdLease>> EtcdLease::Acquire(
-    EtcdClient& client, EtcdLeaseOptions options,
-    const std::function<void(const std::string& owner)>& waiting,
-    const std::function<bool()>& stop) {
-  std::unique_ptr<EtcdLease> lease(new EtcdLease(client, std::move(options)));
-  std::string told;
-  while (!stop()) {
-    std::string owner;
-    const StatusOr<bool> taken = lease->TryTake(&owner);
-    if (taken.ok() && *taken) {
-      lease->renewals_ = std::thread([raw = lease.get()] { raw->RenewLoop(); });
-      return lease;
-    }
-    if (!taken.ok() && !IsUnavailable(taken.status())) return taken.status();
-    if (taken.ok() && owner != told) {
-      told = owner;
-      waiting(owner);
-    }
-    MutexLock lock(lease->mu_);
-    lease->stops_.WaitUntil(lease->mu_, steady_clock::now() + kPollInterval);
-  }
-  return CancelledError("etcd: the wait for " + lease->options_.key +
-                        " was ended");
+nanoseconds BootTime() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
 }
 
-EtcdLease::~EtcdLease() {
+EtcdLease::EtcdLease(EtcdKv& etcd, EtcdLeaseOptions options)
+    : etcd_(etcd), options_(std::move(options)) {}
+
+StatusOr<std::shared_ptr<EtcdLease>> EtcdLease::Grant(
+    EtcdKv& etcd, EtcdLeaseOptions options) {
+  std::shared_ptr<EtcdLease> lease(new EtcdLease(etcd, std::move(options)));
+  const nanoseconds sent = lease->options_.clock();
+  const StatusOr<int64_t> id = etcd.GrantLease(lease->options_.ttl);
+  if (!id.ok()) return id.status();
+  lease->id_ = *id;
+  lease->valid_until_ = lease->ValidUntil(sent);
+  if (lease->options_.has_thread) {
+    lease->renewals_ = std::thread([raw = lease.get()] { raw->RenewLoop(); });
+  }
+  return lease;
+}
+
+EtcdLease::~EtcdLease() { End(); }
+
+void EtcdLease::End() {
   {
     MutexLock lock(mu_);
-    stopping_ = true;
+    if (std::exchange(stopping_, true)) return;
   }
   stops_.NotifyAll();
   if (renewals_.joinable()) renewals_.join();
+  // One that has ended here ends in etcd by itself.
+  const bool ended = !valid();
   valid_until_ = 0;
-  if (lease_ != 0) client_.RevokeLease(lease_).IgnoreError();
+  if (id_ != 0 && !ended) etcd_.RevokeLease(id_).IgnoreError();
 }
 
-// A lease that was not used for a while has ended: then this grants another.
-StatusOr<bool> EtcdLease::TryTake(std::string* owner) {
-  etcdserverpb::TxnRequest request;
-  auto* absent = request.add_compare();
-  absent->set_target(etcdserverpb::Compare::VERSION);
-  absent->set_key(options_.key);
-  absent->set_version(0);
-  request.add_failure()->mutable_request_range()->set_key(options_.key);
-  auto* put = request.add_success()->mutable_request_put();
-
-  // Most of the time another process has the key, which needs no lease.
-  etcdserverpb::RangeRequest look;
-  look.set_key(options_.key);
-  etcdserverpb::RangeResponse found;
-  Status status = client_.Range(look, found);
-  if (!status.ok()) return status;
-  if (found.kvs_size() > 0 && found.kvs(0).lease() != lease_) {
-    *owner = found.kvs(0).value();
-    return false;
-  }
-
-  const auto sent = steady_clock::now();
-  if (lease_ == 0 || !client_.KeepLeaseAlive(lease_).ok()) {
-    const StatusOr<int64_t> granted = client_.GrantLease(options_.ttl.count());
-    if (!granted.ok()) return granted.status();
-    lease_ = *granted;
-  }
-  put->set_key(options_.key);
-  put->set_value(options_.value);
-  put->set_lease(lease_);
-  etcdserverpb::TxnResponse response;
-  status = client_.Txn(request, response);
-  if (IsNotFound(status)) {
-    lease_ = 0;
-    return UnavailableError(status.message());
-  }
-  if (!status.ok()) return status;
-  if (response.succeeded()) {
-    revision_ = response.header().revision();
-    Extend(sent);
-    return true;
-  }
-  const auto& range = response.responses(0).response_range();
-  if (range.kvs_size() == 0) return false;
-  const auto& key = range.kvs(0);
-  // An answer to an earlier try may have been lost.
-  if (key.lease() != lease_) {
-    *owner = key.value();
-    return false;
-  }
-  revision_ = key.create_revision();
-  Extend(sent);
-  return true;
+int64_t EtcdLease::ValidUntil(nanoseconds sent) const {
+  const nanoseconds ttl = options_.ttl;
+  return (sent + ttl - ttl / 10).count();
 }
 
-void EtcdLease::Extend(steady_clock::time_point sent) {
-  const steady_clock::duration ttl = options_.ttl;
-  valid_until_.store((sent + ttl - ttl / 10).time_since_epoch().count(),
-                     std::memory_order_release);
+Status EtcdLease::Renew() {
+  const nanoseconds sent = options_.clock();
+  const Status status = etcd_.KeepLeaseAlive(
+      id_,
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.ttl) / 5);
+  if (status.ok()) {
+    int64_t before = valid_until_;
+    while (before != 0 &&
+           !valid_until_.compare_exchange_weak(before, ValidUntil(sent))) {
+    }
+  }
+  if (IsNotFound(status)) valid_until_ = 0;
+  return status;
 }
 
 void EtcdLease::RenewLoop() {
-  const steady_clock::duration ttl = options_.ttl;
-  auto next = steady_clock::now() + ttl / 3;
+  const nanoseconds interval = nanoseconds(options_.ttl) / 3;
+  auto next = steady_clock::now() + interval;
   while (true) {
     {
       MutexLock lock(mu_);
@@ -125,18 +84,12 @@ void EtcdLease::RenewLoop() {
       if (stopping_) return;
     }
     const auto sent = steady_clock::now();
-    const Status status = client_.KeepLeaseAlive(lease_);
-    if (status.ok()) {
-      Extend(sent);
-      next = sent + ttl / 3;
-      continue;
-    }
-    if (IsNotFound(status) || !valid()) {
-      valid_until_ = 0;
-      if (options_.on_lost != nullptr) options_.on_lost(status);
+    const Status status = Renew();
+    if (!valid()) {
+      options_.on_end();
       return;
     }
-    next = steady_clock::now() + kPollInterval;
+    next = status.ok() ? sent + interval : steady_clock::now() + kRetryInterval;
   }
 }
 

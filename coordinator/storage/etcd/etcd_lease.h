@@ -1,4 +1,4 @@
-// Ownership of a key in etcd for as long as this process is alive.
+// A lease of etcd for as long as this process is alive.
 
 #ifndef MUSTER_COORDINATOR_STORAGE_ETCD_ETCD_LEASE_H_
 #define MUSTER_COORDINATOR_STORAGE_ETCD_ETCD_LEASE_H_
@@ -8,72 +8,77 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 
-#include "coordinator/storage/etcd/etcd_client.h"
+#include "coordinator/storage/etcd/etcd_kv.h"
 #include "muster/base/mutex.h"
 #include "muster/base/status.h"
 #include "muster/base/thread_annotations.h"
 
 namespace muster::coordinator {
 
+// A clock that never goes back and goes on while the machine sleeps.
+std::chrono::nanoseconds BootTime();
+
 struct EtcdLeaseOptions {
-  // The key whose existence is the ownership, and its value, which tells others
-  // who the owner is.
-  std::string key;
-  std::string value;
-  // From the last renewal until etcd deletes the key; whole seconds.
+  // From the last renewal until etcd ends the lease.
   std::chrono::seconds ttl{5};
-  // Called once, on the lease's thread, when the ownership has ended against
-  // this process's will.
-  std::function<void(const Status& status)> on_lost;
+  // Called when the lease has ended against this process's will. On any thread.
+  std::function<void()> on_end = [] {};
+  std::function<std::chrono::nanoseconds()> clock = BootTime;
+  // Renews by a thread. Otherwise the caller does, by Renew; for simulations.
+  bool has_thread = true;
 };
 
-// EtcdLease keeps a key with an etcd lease, which a thread renews three times
-// in its time. etcd gives the key to nobody else before the lease has ended
-// there, and this process takes the ownership for over before that: `valid` is
-// true until `ttl`, less a tenth, after the last answered renewal was sent, by
-// this process's steady clock. A process that was stopped, cut off or slow thus
-// knows it at the next call of `valid`, whatever other threads have noticed.
+// EtcdLease renews a lease three times in its time. etcd deletes the keys of a
+// lease when it ends there, and this process takes it for ended before that:
+// `valid` is true until `ttl`, less a tenth, after the last answered renewal
+// was sent, by this process's clock. A process that was stopped, cut off or
+// slow thus knows it at the next call of `valid`, whatever other threads have
+// noticed. What it leaves undone because `valid` was false cannot be made good
+// by a renewal that is answered later, so that does not bring the lease back.
 class EtcdLease {
  public:
-  // Takes the key, and waits for it while another process has it. `waiting` is
-  // called with the owner's value, when it has changed. `stop` is asked about
-  // ten times a second, and ends the wait with CANCELLED.
-  // Errors: CANCELLED, and those of etcd but UNAVAILABLE, for which it waits.
-  static StatusOr<std::unique_ptr<EtcdLease>> Acquire(
-      EtcdClient& client, EtcdLeaseOptions options,
-      const std::function<void(const std::string& owner)>& waiting,
-      const std::function<bool()>& stop);
+  // `etcd` outlives the result. Errors: those of etcd.
+  static StatusOr<std::shared_ptr<EtcdLease>> Grant(EtcdKv& etcd,
+                                                    EtcdLeaseOptions options);
 
-  // Ends the lease, so that another process can take the key at once. Call it
-  // after everything that needs `valid` has ended.
+  // Calls End.
   ~EtcdLease();
   EtcdLease(const EtcdLease&) = delete;
   EtcdLease& operator=(const EtcdLease&) = delete;
 
-  // The create revision of the key, which no other ownership has.
-  int64_t revision() const { return revision_; }
-  const std::string& key() const { return options_.key; }
+  // etcd's number of the lease.
+  int64_t id() const { return id_; }
 
-  // Thread-safe; reads a clock.
+  // Thread-safe; reads a clock. Once false, it stays so.
   bool valid() const {
-    return std::chrono::steady_clock::now().time_since_epoch().count() <
-           valid_until_.load(std::memory_order_acquire);
+    int64_t until = valid_until_.load(std::memory_order_acquire);
+    while (options_.clock().count() >= until) {
+      // Ends the lease, unless it was extended meanwhile.
+      if (valid_until_.compare_exchange_weak(until, 0)) return false;
+    }
+    return true;
   }
 
+  // Errors: those of etcd. After NOT_FOUND the lease is not valid.
+  Status Renew();
+
+  // Ends the lease, so that its keys are deleted at once. Call it after
+  // everything that needs `valid` has ended.
+  void End();
+
  private:
-  EtcdLease(EtcdClient& client, EtcdLeaseOptions options);
-  StatusOr<bool> TryTake(std::string* owner);
-  void Extend(std::chrono::steady_clock::time_point sent);
+  EtcdLease(EtcdKv& etcd, EtcdLeaseOptions options);
+  // The end of a lease whose last renewal was sent then.
+  int64_t ValidUntil(std::chrono::nanoseconds sent) const;
   void RenewLoop();
 
-  EtcdClient& client_;
+  EtcdKv& etcd_;
   const EtcdLeaseOptions options_;
-  int64_t lease_ = 0;
-  int64_t revision_ = 0;
-  std::atomic<int64_t> valid_until_ = 0;
+  int64_t id_ = 0;
+  // 0: the lease has ended.
+  mutable std::atomic<int64_t> valid_until_ = 0;
 
   Mutex mu_;
   CondVar stops_;

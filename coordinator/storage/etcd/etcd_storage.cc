@@ -20,8 +20,11 @@ using storage::v1::LogPart;
 using storage::v1::Snapshot;
 
 constexpr char kFormat[] = "muster etcd 1";
-// Parts of a range that are read with one request.
+// The parts that the first request of a range reads; the next ones read about
+// so many bytes.
 constexpr int64_t kRangeParts = 32;
+constexpr int64_t kRangeBytes = 4 << 20;
+constexpr int64_t kRangePartsMax = 4096;
 
 std::string Digits(int64_t number) {
   return absl::StrCat(absl::Hex(number, absl::kZeroPad16));
@@ -33,24 +36,48 @@ std::string MakeRangeEnd(std::string prefix) {
   return prefix;
 }
 
-RequestOp Put(const std::string& key, const std::string& value) {
+RequestOp MakePut(const std::string& key, const std::string& value) {
   RequestOp op;
   op.mutable_request_put()->set_key(key);
   op.mutable_request_put()->set_value(value);
   return op;
 }
 
-RequestOp Delete(const std::string& first, const std::string& end) {
+RequestOp MakeDeletion(const std::string& first, const std::string& end) {
   RequestOp op;
   op.mutable_request_delete_range()->set_key(first);
   op.mutable_request_delete_range()->set_range_end(end);
   return op;
 }
 
-RequestOp Get(const std::string& key) {
+RequestOp MakeGet(const std::string& key) {
   RequestOp op;
   op.mutable_request_range()->set_key(key);
   return op;
+}
+
+RequestOp MakeRange(const std::string& first, const std::string& end,
+                    int64_t limit) {
+  RequestOp op = MakeGet(first);
+  op.mutable_request_range()->set_range_end(end);
+  op.mutable_request_range()->set_limit(limit);
+  return op;
+}
+
+// The transaction compares the key's mod revision, and answers the key if that
+// is another.
+void CompareRevision(const std::string& key, int64_t mod_revision,
+                     etcdserverpb::TxnRequest& request) {
+  Compare* compare = request.add_compare();
+  compare->set_target(Compare::MOD);
+  compare->set_key(key);
+  compare->set_mod_revision(mod_revision);
+  *request.add_failure() = MakeGet(key);
+}
+
+Status DamageError(const std::string& key, absl::string_view what) {
+  return DataLossError(
+      absl::StrCat("etcd: key ", base::Quote(key), ": ", what));
 }
 
 // Values of etcd that together are `entry`.
@@ -86,20 +113,52 @@ void Apply(const LogEntry& entry,
   }
 }
 
+// Puts the parts of entries together, and applies each that is complete.
+class PartReader {
+ public:
+  explicit PartReader(std::map<std::string, std::string, std::less<>>& entries)
+      : entries_(entries) {}
+
+  // Errors: DATA_LOSS (the part, or the entry that it completes, is damaged).
+  Status Add(const std::string& key, const std::string& value) {
+    if (!part_.ParseFromString(value)) {
+      return DamageError(key, "its value is damaged");
+    }
+    if (part_.first()) bytes_.clear();
+    bytes_ += part_.data();
+    if (!part_.last()) return OkStatus();
+    LogEntry entry;
+    if (!entry.ParseFromString(bytes_)) {
+      return DamageError(key, "its value is damaged");
+    }
+    Apply(entry, entries_);
+    bytes_.clear();
+    return OkStatus();
+  }
+
+  // Whether the part that was added last has completed an entry.
+  bool complete() const { return part_.last(); }
+
+ private:
+  std::map<std::string, std::string, std::less<>>& entries_;
+  LogPart part_;
+  std::string bytes_;
+};
+
 }  // namespace
 
 EtcdStorage::EtcdStorage(EtcdKv& kv, EtcdStorageOptions options)
-    : kv_(kv),
-      options_(std::move(options)),
-      snapshots_([this] { SnapshotLoop(); }) {}
+    : kv_(kv), options_(std::move(options)) {}
 
 EtcdStorage::~EtcdStorage() {
+  std::thread snapshots;
   {
     MutexLock lock(mu_);
     stopping_ = true;
+    snapshots.swap(snapshots_);
   }
   changed_.NotifyAll();
-  snapshots_.join();
+  if (snapshots.joinable()) snapshots.join();
 }
 
 std::string EtcdStorage::LogKey(int64_t number) const {
@@ -115,22 +174,18 @@ std::string EtcdStorage::SnapshotPartKey(int64_t log_begin,
 Status EtcdStorage::Load(
     absl::FunctionRef<Status(absl::string_view key, absl::string_view value)>
         entry) {
-  Status status = CheckOwner();
+  Contents contents;
+  Status status = Read(contents);
   if (!status.ok()) return status;
-  const StatusOr<Contents> contents = Read();
-  if (!contents.ok()) return contents.status();
-  for (const auto& [key, value] : contents->entries) {
+  for (const auto& [key, value] : contents.entries) {
     status = entry(key, value);
     if (!status.ok()) return status;
   }
-  log_end_ = contents->log_end;
-  {
-    MutexLock lock(mu_);
-    log_bytes_ = contents->log_bytes;
-    snapshot_bytes_ = contents->snapshot_bytes;
-    loaded_ = true;
-  }
-  changed_.NotifyAll();
+  log_end_ = contents.log_end;
+  MutexLock lock(mu_);
+  log_bytes_ = contents.log_bytes;
+  snapshot_bytes_ = contents.snapshot_bytes;
+  StartSnapshotIfNeeded();
   return OkStatus();
 }
 
@@ -152,22 +207,25 @@ Status EtcdStorage::ErasePrefix(absl::string_view prefix) {
 }
 
 Status EtcdStorage::Append(const std::string& entry) {
+  int64_t bytes = 0;
   for (const std::string& part : CutIntoParts(entry, options_.part_bytes_max)) {
-    const std::string key = LogKey(log_end_);
-    Status status = Guarded({Put(key, part)}, key, part);
+    Status status = Put(LogKey(log_end_), 0, part);
     if (!status.ok()) return status;
     ++log_end_;
-    MutexLock lock(mu_);
-    log_bytes_ += static_cast<int64_t>(part.size());
+    bytes += static_cast<int64_t>(part.size());
   }
-  changed_.NotifyAll();
+  MutexLock lock(mu_);
+  log_bytes_ += bytes;
+  StartSnapshotIfNeeded();
   return OkStatus();
 }
 
 Status EtcdStorage::Retry(absl::FunctionRef<Status()> request) {
+  EtcdSpace::Request waits(*options_.space);
   while (true) {
     Status status = request();
     if (!IsUnavailable(status) && !IsResourceExhausted(status)) return status;
+    waits.Failed(status);
     {
       MutexLock lock(mu_);
       if (stopping_) return status;
@@ -176,189 +234,185 @@ Status EtcdStorage::Retry(absl::FunctionRef<Status()> request) {
   }
 }
 
-Status EtcdStorage::Guarded(const std::vector<RequestOp>& ops,
-                            const std::string& new_key,
-                            const std::string& value) {
+etcdserverpb::TxnRequest EtcdStorage::MakeRequest() const {
   etcdserverpb::TxnRequest request;
-  Compare* owner = request.add_compare();
-  owner->set_target(Compare::CREATE);
-  owner->set_key(options_.owner_key);
-  owner->set_create_revision(options_.owner_revision);
-  *request.add_failure() = Get(options_.owner_key);
-  if (!new_key.empty()) {
-    Compare* absent = request.add_compare();
-    absent->set_target(Compare::VERSION);
-    absent->set_key(new_key);
-    absent->set_version(0);
-    *request.add_failure() = Get(new_key);
-  }
-  for (const RequestOp& op : ops) *request.add_success() = op;
+  CompareRevision(options_.owner_key, options_.owner_revision, request);
+  return request;
+}
 
-  etcdserverpb::TxnResponse response;
+Status EtcdStorage::Send(const etcdserverpb::TxnRequest& request,
+                         etcdserverpb::TxnResponse& response) {
   Status status = Retry([&] { return kv_.Txn(request, response); });
   if (!status.ok() || response.succeeded()) return status;
-  const auto& found = response.responses(0).response_range();
-  if (found.kvs_size() == 0 ||
-      found.kvs(0).create_revision() != options_.owner_revision) {
+  const auto& owner = response.responses(0).response_range();
+  if (owner.kvs_size() == 0 ||
+      owner.kvs(0).mod_revision() != options_.owner_revision) {
     return AbortedError(absl::StrCat(
         "etcd: this coordinator does not own ", options_.prefix, " any more: ",
-        found.kvs_size() == 0
+        owner.kvs_size() == 0
             ? std::string("its lease has ended")
-            : absl::StrCat(base::Quote(found.kvs(0).value()), " does")));
+            : absl::StrCat(base::Quote(owner.kvs(0).value()), " does")));
   }
-  const auto& existing = response.responses(1).response_range();
-  if (existing.kvs_size() == 1 && existing.kvs(0).value() == value) {
-    return OkStatus();
-  }
-  return DataLossError(absl::StrCat("etcd: the key ", base::Quote(new_key),
-                                    " has a value that this coordinator has "
-                                    "not written"));
+  return OkStatus();
 }
 
-Status EtcdStorage::CheckOwner() { return Guarded({}); }
-
-StatusOr<EtcdStorage::Contents> EtcdStorage::Read() {
-  while (true) {
-    Contents contents;
-    Status status = ReadAt(contents);
-    if (status.ok()) return contents;
-    // The revision was compacted while it was read.
-    if (!IsOutOfRange(status)) return status;
-  }
+Status EtcdStorage::Put(const std::string& key, int64_t mod_revision,
+                        const std::string& value) {
+  etcdserverpb::TxnRequest request = MakeRequest();
+  CompareRevision(key, mod_revision, request);
+  *request.add_success() = MakePut(key, value);
+  etcdserverpb::TxnResponse response;
+  Status status = Send(request, response);
+  if (!status.ok() || response.succeeded()) return status;
+  const auto& found = response.responses(1).response_range();
+  if (found.kvs_size() == 1 && found.kvs(0).value() == value) return OkStatus();
+  return DamageError(key, "has a value that this coordinator has not written");
 }
 
-Status EtcdStorage::ReadAt(Contents& contents) {
-  const auto damaged = [&](const std::string& key, absl::string_view what) {
-    return DataLossError(
-        absl::StrCat("etcd: key ", base::Quote(key), ": ", what));
-  };
+Status EtcdStorage::Read(Contents& contents) {
   const std::string mark_key = options_.prefix + "snapshot";
-  etcdserverpb::RangeRequest request;
-  request.set_key(mark_key);
-  etcdserverpb::RangeResponse response;
-  Status status = Retry([&] { return kv_.Range(request, response); });
+  const std::string log = options_.prefix + "log/";
+  etcdserverpb::TxnRequest request = MakeRequest();
+  *request.add_success() = MakeGet(mark_key);
+  *request.add_success() = MakeRange(LogKey(0), MakeRangeEnd(log), kRangeParts);
+  etcdserverpb::TxnResponse response;
+  Status status = Send(request, response);
   if (!status.ok()) return status;
   contents.revision = response.header().revision();
+  const auto& marks = response.responses(0).response_range();
   Snapshot mark;
-  if (response.kvs_size() > 0 &&
-      (!mark.ParseFromString(response.kvs(0).value()) ||
-       mark.format() != kFormat)) {
-    return damaged(mark_key, "is not the snapshot of this version");
+  if (marks.kvs_size() > 0) {
+    if (!mark.ParseFromString(marks.kvs(0).value()) ||
+        mark.format() != kFormat) {
+      return DamageError(mark_key, "is not the snapshot of this version");
+    }
+    contents.snapshot_bytes = mark.bytes();
+    contents.snapshot_revision = marks.kvs(0).mod_revision();
   }
-  contents.snapshot_bytes = mark.bytes();
 
-  std::string bytes;
-  int64_t parts = 0;
-  const auto add = [&](const LogPart& part) {
-    if (part.first()) bytes.clear();
-    bytes += part.data();
-    if (!part.last()) return true;
-    LogEntry entry;
-    if (!entry.ParseFromString(bytes)) return false;
-    bytes.clear();
-    Apply(entry, contents.entries);
-    return true;
-  };
-  LogPart part;
-  status = ReadRange(
-      SnapshotPartKey(mark.log_begin(), 0),
-      SnapshotPartKey(mark.log_begin(), mark.parts()), contents.revision,
-      [&](const std::string& key, const std::string& value) {
-        if (key != SnapshotPartKey(mark.log_begin(), parts++)) {
-          return damaged(key, "a part of the snapshot before it is missing");
-        }
-        if (part.ParseFromString(value) && add(part)) return OkStatus();
-        return damaged(key, "its value is damaged");
-      });
+  status = ReadSnapshot(mark, contents);
   if (!status.ok()) return status;
-  if (parts != mark.parts()) {
-    return damaged(SnapshotPartKey(mark.log_begin(), parts), "is missing");
-  }
-
   contents.complete_end = contents.log_end = mark.log_begin();
-  const std::string log = options_.prefix + "log/";
+  PartReader reader(contents.entries);
   int64_t unfinished_bytes = 0;
-  return ReadRange(LogKey(mark.log_begin()), MakeRangeEnd(log),
-                   contents.revision,
-                   [&](const std::string& key, const std::string& value) {
-                     if (key != LogKey(contents.log_end)) {
-                       return damaged(LogKey(contents.log_end), "is missing");
-                     }
-                     if (!part.ParseFromString(value) || !add(part)) {
-                       return damaged(key, "its value is damaged");
-                     }
-                     ++contents.log_end;
-                     unfinished_bytes += static_cast<int64_t>(value.size());
-                     if (!part.last()) return OkStatus();
-                     contents.complete_end = contents.log_end;
-                     contents.log_bytes += std::exchange(unfinished_bytes, 0);
-                     return OkStatus();
-                   });
+  const auto add = [&](const std::string& key, const std::string& value) {
+    // A part that is in the snapshot; its removal was interrupted.
+    if (key < LogKey(mark.log_begin())) return OkStatus();
+    if (key != LogKey(contents.log_end)) {
+      return DamageError(LogKey(contents.log_end), "is missing");
+    }
+    Status added = reader.Add(key, value);
+    if (!added.ok()) return added;
+    ++contents.log_end;
+    unfinished_bytes += static_cast<int64_t>(value.size());
+    if (!reader.complete()) return OkStatus();
+    contents.complete_end = contents.log_end;
+    contents.log_bytes += std::exchange(unfinished_bytes, 0);
+    return OkStatus();
+  };
+  const auto& logged = response.responses(1).response_range();
+  for (const auto& found : logged.kvs()) {
+    status = add(found.key(), found.value());
+    if (!status.ok()) return status;
+  }
+  if (!logged.more()) return OkStatus();
+  return ReadRange(LogKey(contents.log_end), MakeRangeEnd(log), add);
+}
+
+Status EtcdStorage::ReadSnapshot(const Snapshot& mark, Contents& contents) {
+  PartReader reader(contents.entries);
+  int64_t parts = 0;
+  Status status =
+      ReadRange(SnapshotPartKey(mark.log_begin(), 0),
+                SnapshotPartKey(mark.log_begin(), mark.parts()),
+                [&](const std::string& key, const std::string& value) {
+                  if (key != SnapshotPartKey(mark.log_begin(), parts++)) {
+                    return DamageError(
+                        key, "a part of the snapshot before it is missing");
+                  }
+                  return reader.Add(key, value);
+                });
+  if (status.ok() && parts != mark.parts()) {
+    return DamageError(SnapshotPartKey(mark.log_begin(), parts), "is missing");
+  }
+  return status;
 }
 
 Status EtcdStorage::ReadRange(
-    const std::string& first, const std::string& end, int64_t revision,
+    const std::string& first, const std::string& end,
     absl::FunctionRef<Status(const std::string& key, const std::string& value)>
         entry) {
-  etcdserverpb::RangeRequest request;
-  request.set_key(first);
-  request.set_range_end(end);
-  request.set_revision(revision);
-  request.set_limit(kRangeParts);
-  while (request.key() < end) {
-    etcdserverpb::RangeResponse response;
-    Status status = Retry([&] { return kv_.Range(request, response); });
+  std::string next = first;
+  int64_t limit = kRangeParts;
+  while (next < end) {
+    etcdserverpb::TxnRequest request = MakeRequest();
+    *request.add_success() = MakeRange(next, end, limit);
+    etcdserverpb::TxnResponse response;
+    Status status = Send(request, response);
     if (!status.ok()) return status;
-    for (const auto& found : response.kvs()) {
-      status = entry(found.key(), found.value());
+    const auto& found = response.responses(0).response_range();
+    for (const auto& kv : found.kvs()) {
+      status = entry(kv.key(), kv.value());
       if (!status.ok()) return status;
     }
-    if (!response.more() || response.kvs_size() == 0) break;
-    request.set_key(response.kvs(response.kvs_size() - 1).key() + '\0');
+    if (!found.more() || found.kvs_size() == 0) break;
+    next = found.kvs(found.kvs_size() - 1).key() + '\0';
+    const auto part_bytes =
+        static_cast<int64_t>(found.ByteSizeLong()) / found.kvs_size();
+    limit =
+        std::clamp(kRangeBytes / (part_bytes + 1), int64_t{1}, kRangePartsMax);
   }
   return OkStatus();
+}
+
+void EtcdStorage::StartSnapshotIfNeeded() {
+  if (!NeedsSnapshot()) return;
+  if (!snapshots_.joinable() && !stopping_) {
+    snapshots_ = std::thread([this] { SnapshotLoop(); });
+  }
+  changed_.NotifyAll();
 }
 
 void EtcdStorage::SnapshotLoop() {
   while (true) {
     {
       MutexLock lock(mu_);
-      while (!stopping_ && (!loaded_ || !snapshot_status_.ok() ||
-                            log_bytes_ < std::max(options_.snapshot_bytes_min,
-                                                  snapshot_bytes_))) {
-        changed_.Wait(mu_);
-      }
+      while (!stopping_ && !NeedsSnapshot()) changed_.Wait(mu_);
       if (stopping_) return;
     }
     const Status status = MakeSnapshot();
-    {
-      MutexLock lock(mu_);
-      // After a failure the log grows without snapshots until a restart.
-      snapshot_status_ = status;
-    }
     changed_.NotifyAll();
-    if (!status.ok()) {
-      LOG(ERROR) << "etcd_snapshot_failed: cause="
-                 << base::Quote(status.message());
+    if (status.ok()) continue;
+    MutexLock lock(mu_);
+    if (stopping_) return;
+    if (IsAborted(status)) {
+      snapshots_end_ = status;
+      changed_.NotifyAll();
+      return;
+    }
+    // Meanwhile the log grows.
+    LOG(ERROR) << "etcd_snapshot_failed: prefix=" << options_.prefix
+               << " cause=" << base::Quote(status.message());
+    const auto next =
+        std::chrono::steady_clock::now() + options_.snapshot_pause;
+    while (!stopping_ && std::chrono::steady_clock::now() < next) {
+      changed_.WaitUntil(mu_, next);
     }
   }
 }
 
 Status EtcdStorage::AwaitSnapshots() {
   MutexLock lock(mu_);
-  while (snapshot_status_.ok() &&
-         log_bytes_ >= std::max(options_.snapshot_bytes_min, snapshot_bytes_)) {
-    changed_.Wait(mu_);
-  }
-  return snapshot_status_;
+  while (snapshots_end_.ok() && NeedsSnapshot()) changed_.Wait(mu_);
+  return snapshots_end_;
 }
 
 Status EtcdStorage::MakeSnapshot() {
-  const StatusOr<Contents> contents = Read();
-  if (!contents.ok()) return contents.status();
-  Status status = WriteSnapshot(*contents);
+  Contents contents;
+  Status status = Read(contents);
+  if (status.ok()) status = WriteSnapshot(contents);
   if (!status.ok()) return status;
-  if (last_revision_ > 0) {
+  if (last_revision_ > 0 && options_.space->TakeCompaction()) {
     // Values that were removed stay in etcd until their history is compacted.
     etcdserverpb::CompactionRequest request;
     request.set_revision(last_revision_);
@@ -367,7 +421,7 @@ Status EtcdStorage::MakeSnapshot() {
     // Others may have compacted a later revision.
     if (!status.ok() && !IsOutOfRange(status)) return status;
   }
-  last_revision_ = contents->revision;
+  last_revision_ = contents.revision;
   return OkStatus();
 }
 
@@ -375,13 +429,17 @@ Status EtcdStorage::WriteSnapshot(const Contents& contents) {
   Snapshot mark;
   mark.set_format(kFormat);
   mark.set_log_begin(contents.complete_end);
+  etcdserverpb::TxnResponse response;
   LogEntry entry;
   size_t bytes = 0;
   const auto write = [&]() -> Status {
     for (const std::string& part :
          CutIntoParts(entry.SerializeAsString(), options_.part_bytes_max)) {
-      Status status =
-          Guarded({Put(SnapshotPartKey(mark.log_begin(), mark.parts()), part)});
+      // It may replace that of a snapshot which was not finished.
+      etcdserverpb::TxnRequest request = MakeRequest();
+      *request.add_success() =
+          MakePut(SnapshotPartKey(mark.log_begin(), mark.parts()), part);
+      Status status = Send(request, response);
       if (!status.ok()) return status;
       mark.set_parts(mark.parts() + 1);
       mark.set_bytes(mark.bytes() + static_cast<int64_t>(part.size()));
@@ -401,18 +459,21 @@ Status EtcdStorage::WriteSnapshot(const Contents& contents) {
   }
   Status status = write();
   if (!status.ok()) return status;
-  // From here on a load begins with the new snapshot.
-  status =
-      Guarded({Put(options_.prefix + "snapshot", mark.SerializeAsString())});
+  // From here on a load begins with the new snapshot. Compares the old one: if
+  // this is applied a second time, and late, it must not undo a later snapshot.
+  status = Put(options_.prefix + "snapshot", contents.snapshot_revision,
+               mark.SerializeAsString());
   if (!status.ok()) return status;
   {
     MutexLock lock(mu_);
     log_bytes_ -= contents.log_bytes;
     snapshot_bytes_ = mark.bytes();
   }
-  return Guarded(
-      {Delete(LogKey(0), LogKey(mark.log_begin())),
-       Delete(SnapshotPartKey(0, 0), SnapshotPartKey(mark.log_begin(), 0))});
+  etcdserverpb::TxnRequest request = MakeRequest();
+  *request.add_success() = MakeDeletion(LogKey(0), LogKey(mark.log_begin()));
+  *request.add_success() =
+      MakeDeletion(SnapshotPartKey(0, 0), SnapshotPartKey(mark.log_begin(), 0));
+  return Send(request, response);
 }
 
 }  // namespace muster::coordinator
