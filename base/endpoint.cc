@@ -30,6 +30,9 @@ StatusOr<Endpoint> ParseEndpoint(absl::string_view what,
   if (absl::StrContains(text, "://")) {
     return malformed("must be HOST:PORT, without a scheme");
   }
+  if (absl::StrContains(text, ',')) {
+    return malformed("must be one HOST:PORT, not a list");
+  }
   const size_t colon = text.rfind(':');
   const size_t bracket = text.rfind(']');
   if (colon == absl::string_view::npos ||

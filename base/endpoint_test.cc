@@ -38,6 +38,8 @@ TEST(EndpointTest, AnErrorNamesTheOptionAndTheCause) {
   EXPECT_EQ(GetError("[::1:7070"), "listen \"[::1:7070\": no closing ]");
   EXPECT_EQ(GetError("http://h:1"),
             "listen \"http://h:1\": must be HOST:PORT, without a scheme");
+  EXPECT_EQ(GetError("a:1,b:2"),
+            "listen \"a:1,b:2\": must be one HOST:PORT, not a list");
   EXPECT_EQ(GetError("h:7070 x"),
             "listen \"h:7070 x\": port must be a number but was \"7070 x\"");
   for (const char* const port : {"-1", "65536"}) {

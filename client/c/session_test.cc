@@ -186,6 +186,16 @@ TEST_F(SessionTest, ASessionKnowsItsNames) {
   muster_session_release(session);
 }
 
+TEST_F(SessionTest, SeveralAddressesAreTriedInTurn) {
+  address_ = "127.0.0.1:1," + address_;
+  muster_session* const session = Connect("first", nullptr);
+  muster_strings* text = nullptr;
+  EXPECT_OK(muster_session_address(session, &text));
+  EXPECT_EQ(muster_strings_data(text, 0), address_);
+  muster_strings_release(text);
+  muster_session_release(session);
+}
+
 TEST_F(SessionTest, NobodyAtTheAddressIsANetworkError) {
   muster_session_options options = {};
   options.size = sizeof(options);

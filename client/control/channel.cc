@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -51,6 +53,25 @@ Keepalive MakeKeepalive(milliseconds silence_max) {
   return {interval, std::max(kIntervalMin, silence_max - interval)};
 }
 
+grpc::ChannelArguments MakeArguments(milliseconds silence_max) {
+  const auto [interval, timeout] = MakeKeepalive(silence_max);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
+  // Detects a host that vanished, even when nothing is being sent. The timeout
+  // also applies to sent data (TCP_USER_TIMEOUT).
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+                   static_cast<int>(interval.count()));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                   static_cast<int>(timeout.count()));
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  return arguments;
+}
+
 }  // namespace
 
 Status CheckProcessLimits() {
@@ -83,30 +104,30 @@ Status CheckProcessLimits() {
 
 std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
                                           const ConnectionSecurity& security,
-                                          milliseconds silence_max) {
-  const auto [interval, timeout] = MakeKeepalive(silence_max);
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
-  // Detects a host that vanished, even when nothing is being sent. The timeout
-  // also applies to sent data (TCP_USER_TIMEOUT).
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
-                   static_cast<int>(interval.count()));
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                   static_cast<int>(timeout.count()));
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  if (!security.server_name().empty()) {
-    arguments.SetSslTargetNameOverride(security.server_name());
+                                          milliseconds silence_max,
+                                          size_t turn) {
+  grpc::ChannelArguments arguments = MakeArguments(silence_max);
+  Endpoint dialed = endpoint;
+  std::string server_name = security.server_name();
+  if (turn > 0) {
+    std::vector<Endpoint> all = NumericEndpoints(endpoint);
+    if (all.size() > 1) {
+      dialed = std::move(all[turn % all.size()]);
+      if (server_name.empty()) server_name = endpoint.host;
+    }
   }
+  if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
   // gRPC decodes `%` escapes, so the one in fe80::1%eth0 is escaped.
   const std::string target =
-      absl::StrReplaceAll(endpoint.ToString(), {{"%", "%25"}});
+      absl::StrReplaceAll(dialed.ToString(), {{"%", "%25"}});
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", target),
                                    security.credentials(), arguments);
+}
+
+std::shared_ptr<grpc::Channel> NewUnixChannel(const std::string& target,
+                                              milliseconds silence_max) {
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
+                                   MakeArguments(silence_max));
 }
 
 }  // namespace muster::internal

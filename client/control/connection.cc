@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 
-#include "client/control/channel.h"
 #include "grpc/support/time.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -22,13 +21,10 @@ gpr_timespec DeadlineAt(Instant until) {
 
 }  // namespace
 
-Connection::Connection(const Endpoint& endpoint,
-                       const ConnectionSecurity& security,
-                       std::chrono::milliseconds silence_max)
-    : channel_(NewChannel(endpoint, security, silence_max)),
-      stub_(v1::SessionService::NewStub(channel_)) {
-  if (!security.authorization().empty()) {
-    context_.AddMetadata("authorization", security.authorization());
+Connection::Connection(const Route& route)
+    : channel_(route.channel), stub_(v1::SessionService::NewStub(channel_)) {
+  for (const auto& [name, value] : route.headers) {
+    context_.AddMetadata(name, value);
   }
 }
 

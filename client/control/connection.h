@@ -4,12 +4,12 @@
 #define MUSTER_CLIENT_CONTROL_CONNECTION_H_
 
 #include <atomic>
-#include <chrono>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "client/control/channel_security.h"
 #include "client/control/deadline.h"
-#include "client/control/endpoint.h"
 #include "grpcpp/grpcpp.h"
 #include "muster/base/status.h"
 #include "muster/v1/session.grpc.pb.h"
@@ -29,10 +29,13 @@ class Connection {
     kBroken,    // no more messages; call Finish
   };
 
-  // The stream breaks if the coordinator is silent for `silence_max` (see
-  // NewChannel).
-  Connection(const Endpoint& endpoint, const ConnectionSecurity& security,
-             std::chrono::milliseconds silence_max);
+  // How the connection reaches its coordinator.
+  struct Route {
+    std::shared_ptr<grpc::Channel> channel;
+    std::vector<std::pair<std::string, std::string>> headers;
+  };
+
+  explicit Connection(const Route& route);
   // Cancels open calls. No other thread may be in a method.
   ~Connection();
   Connection(const Connection&) = delete;
@@ -61,6 +64,11 @@ class Connection {
   // Returns why the stream ended. Call it after kBroken, when no other thread
   // is in Poll or Write.
   Status Finish();
+
+  // Whether the end of the stream came with that trailer. After Finish.
+  bool HasTrailer(const char* name) const {
+    return context_.GetServerTrailingMetadata().count(name) > 0;
+  }
 
  private:
   enum Tag : intptr_t { kWriteTag = 1, kReadTag, kFinishTag };

@@ -14,12 +14,18 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/text.h"
 #include "client/control/deadline.h"
 
@@ -86,12 +92,20 @@ int ConnectOnce(int fd, const addrinfo& address, Instant deadline) {
 StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
   const auto addresses = Resolve(endpoint, SOCK_STREAM);
   if (!addresses.ok()) return addresses.status();
+  int left = 0;
+  for (const addrinfo* each = addresses->get(); each != nullptr;
+       each = each->ai_next) {
+    ++left;
+  }
   int error = EADDRNOTAVAIL;
   for (const addrinfo* each = addresses->get(); each != nullptr;
        each = each->ai_next) {
+    // A host that does not answer must not take the time of the next ones.
+    const Instant now = Clock::now();
+    const Instant until = now + (deadline - now) / left--;
     const int fd =
         socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    error = fd < 0 ? errno : ConnectOnce(fd, *each, deadline);
+    error = fd < 0 ? errno : ConnectOnce(fd, *each, until);
     if (error == 0) return fd;
     if (fd >= 0) close(fd);
   }
@@ -163,6 +177,60 @@ std::string WithoutBrackets(std::string host) {
 
 StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   return base::ParseEndpoint("address", text);
+}
+
+StatusOr<std::vector<Endpoint>> ParseEndpoints(absl::string_view what,
+                                               absl::string_view text,
+                                               int default_port) {
+  const std::vector<absl::string_view> elements = absl::StrSplit(text, ',');
+  if (elements.size() > kEndpointsMax) {
+    return InvalidArgumentError(
+        absl::StrCat(what, " ", base::Quote(text), ": ", elements.size(),
+                     " addresses, and ", kEndpointsMax, " is the most"));
+  }
+  std::vector<Endpoint> endpoints;
+  std::set<std::string> seen;
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const absl::string_view element =
+        elements.size() == 1 ? text : absl::StripAsciiWhitespace(elements[i]);
+    const std::string named =
+        elements.size() == 1
+            ? std::string(what)
+            : absl::StrCat(what, " ", base::Quote(text), ": address ", i + 1);
+    if (element.empty() && elements.size() > 1) {
+      return InvalidArgumentError(absl::StrCat(named, " is empty"));
+    }
+    const bool has_port =
+        default_port == 0 || element.empty() ||
+        (absl::StrContains(element, ':') && !absl::EndsWith(element, "]"));
+    StatusOr<Endpoint> endpoint = base::ParseEndpoint(
+        named, has_port ? std::string(element)
+                        : absl::StrCat(element, ":", default_port));
+    if (!endpoint.ok()) return endpoint.status();
+    if (seen.insert(endpoint->ToString()).second) {
+      endpoints.push_back(*std::move(endpoint));
+    }
+  }
+  return endpoints;
+}
+
+std::string JoinEndpoints(const std::vector<Endpoint>& endpoints) {
+  return absl::StrJoin(endpoints, ",",
+                       [](std::string* out, const Endpoint& endpoint) {
+                         absl::StrAppend(out, endpoint.ToString());
+                       });
+}
+
+std::vector<Endpoint> NumericEndpoints(const Endpoint& endpoint) {
+  std::vector<Endpoint> endpoints;
+  const auto addresses = Resolve(endpoint, SOCK_STREAM);
+  if (!addresses.ok()) return endpoints;
+  for (const addrinfo* each = addresses->get(); each != nullptr;
+       each = each->ai_next) {
+    std::string host = NumericAddress(each->ai_addr, each->ai_addrlen);
+    if (!host.empty()) endpoints.push_back({std::move(host), endpoint.port});
+  }
+  return endpoints;
 }
 
 Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout) {

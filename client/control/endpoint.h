@@ -1,11 +1,13 @@
-// Parses and probes network addresses, and finds the local address that reaches
-// one.
+// Parses, joins and probes network addresses, and finds the local address that
+// reaches one.
 
 #ifndef MUSTER_CLIENT_CONTROL_ENDPOINT_H_
 #define MUSTER_CLIENT_CONTROL_ENDPOINT_H_
 
 #include <chrono>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "base/endpoint.h"
@@ -21,6 +23,28 @@ std::string WithoutBrackets(std::string host);
 
 // Parses the address of a coordinator.
 StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
+
+// The port of a coordinator where an option may leave it out.
+inline constexpr int kDefaultPort = 7070;
+
+// The most addresses of a list.
+inline constexpr size_t kEndpointsMax = 64;
+
+// Parses the addresses of coordinators: "host:port", or several with commas
+// between them. Drops repetitions. With `default_port` a host may stand alone.
+// Errors: kInvalidArgument (the text begins with `what`, the name of the
+// option,
+//   and has `text`).
+StatusOr<std::vector<Endpoint>> ParseEndpoints(absl::string_view what,
+                                               absl::string_view text,
+                                               int default_port = 0);
+
+// Returns "a:7070,b:7070".
+std::string JoinEndpoints(const std::vector<Endpoint>& endpoints);
+
+// Returns the numeric addresses of the endpoint's name, with its port. Empty if
+// it cannot be resolved.
+std::vector<Endpoint> NumericEndpoints(const Endpoint& endpoint);
 
 // Opens a TCP connection and closes it. OK, or kUnavailable with the system's
 // reason alone: "connection refused", "cannot resolve \"x\": ...".

@@ -56,6 +56,38 @@ TEST(EndpointTest, BracketsGoWhereAHostStandsAlone) {
   EXPECT_EQ(WithoutBrackets("[]"), "[]");
 }
 
+std::string Parsed(const std::string& text, int default_port = 0) {
+  const auto endpoints = ParseEndpoints("--to", text, default_port);
+  return endpoints.ok() ? JoinEndpoints(*endpoints)
+                        : std::string(endpoints.status().message());
+}
+
+TEST(EndpointTest, SeveralStandWithCommasBetween) {
+  EXPECT_EQ(Parsed("a:1"), "a:1");
+  EXPECT_EQ(Parsed("a:1,[::1]:2, c:3"), "a:1,[::1]:2,c:3");
+  EXPECT_EQ(Parsed("a:1,b:2,a:1"), "a:1,b:2");
+  EXPECT_EQ(Parsed("a,b:2,[::1]", 7070), "a:7070,b:2,[::1]:7070");
+}
+
+TEST(EndpointTest, AWrongListIsNamedWithItsElement) {
+  EXPECT_EQ(Parsed(""), "--to \"\": port number missing");
+  EXPECT_EQ(Parsed("a"), "--to \"a\": port number missing");
+  EXPECT_EQ(Parsed("a:1,b"),
+            "--to \"a:1,b\": address 2 \"b\": port number missing");
+  EXPECT_EQ(Parsed("a:1,,b:2"), "--to \"a:1,,b:2\": address 2 is empty");
+  EXPECT_EQ(Parsed("a:1,"), "--to \"a:1,\": address 2 is empty");
+  EXPECT_EQ(Parsed(","), "--to \",\": address 1 is empty");
+  EXPECT_EQ(Parsed("", 7070), "--to \"\": port number missing");
+}
+
+TEST(EndpointTest, AListHasALimit) {
+  std::string most = "h:1";
+  for (size_t i = 1; i < kEndpointsMax; ++i) most += ",h:1";
+  EXPECT_EQ(Parsed(most), "h:1");
+  EXPECT_THAT(Parsed(most + ",h:1"),
+              HasSubstr(": 65 addresses, and 64 is the most"));
+}
+
 TEST(EndpointTest, ProbeFindsAListener) {
   const LoopbackSocket listener(/*listening=*/true);
   EXPECT_TRUE(Probe(listener.endpoint(), seconds(5)).ok());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <random>
 #include <stop_token>
 #include <string>
@@ -13,7 +14,9 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/process_limits.h"
 #include "base/text.h"
 #include "client/control/channel.h"
@@ -69,17 +72,23 @@ StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     SessionOptions options) {
   Status own = CheckNoneIsInherited();
   if (!own.ok()) return own;
-  StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
-  if (!endpoint.ok()) return endpoint.status();
+  StatusOr<std::vector<Endpoint>> addresses =
+      ParseEndpoints("address", options.address);
+  if (!addresses.ok()) return addresses.status();
   Status room = CheckProcessLimits();
   if (!room.ok()) return room;
   // Checks the files once. Later failures are retried.
   StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();
-  Status loaded = security->Load(*endpoint).status();
-  if (!loaded.ok()) return loaded;
-  std::unique_ptr<StreamSession> session(new StreamSession(
-      std::move(options), *std::move(security), *std::move(endpoint)));
+  for (const Endpoint& each : *addresses) {
+    Status loaded = security->Load(each).status();
+    if (!loaded.ok()) return loaded;
+  }
+  StatusOr<RelayRoute> relay = RelayRoute::Take(options.address);
+  if (!relay.ok()) return relay.status();
+  std::unique_ptr<StreamSession> session(
+      new StreamSession(std::move(options), *std::move(security),
+                        *std::move(addresses), *std::move(relay)));
   const Deadline deadline =
       Deadline::After(session->options_.connect_timeout,
                       session->options_.connect_timeout_name);
@@ -119,7 +128,7 @@ StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
 }
 
 StreamSession::StreamSession(SessionOptions options, ChannelSecurity security,
-                             Endpoint endpoint)
+                             std::vector<Endpoint> addresses, RelayRoute relay)
     : options_([&] {
         if (options.pid == 0) options.pid = getpid();
         if (options.member.empty()) {
@@ -131,11 +140,13 @@ StreamSession::StreamSession(SessionOptions options, ChannelSecurity security,
         return std::move(options);
       }()),
       security_(std::move(security)),
-      endpoint_(std::move(endpoint)),
       incarnation_(NewIncarnation()),
       host_(HostName()),
       created_at_(Clock::now()),
-      down_since_(created_at_) {
+      endpoint_(addresses.front()),
+      down_since_(created_at_),
+      search_(std::move(addresses), incarnation_),
+      relay_(std::move(relay)) {
   g_sessions.fetch_add(1);
   g_forks_of_last.store(ForkGuard::Forks());
 }
@@ -147,8 +158,9 @@ StreamSession::~StreamSession() {
 
 Status StreamSession::CheckIsHere() const {
   if (fork_guard_.is_here()) return OkStatus();
+  // Without the lock, which a thread of the parent may have had.
   return FailedPreconditionError(
-      absl::StrCat("session with ", Coordinator(), kIsParents));
+      absl::StrCat("session with ", Coordinator(options_.address), kIsParents));
 }
 
 void StreamSession::Close() {
@@ -165,8 +177,13 @@ void StreamSession::Close() {
     if (reader_.joinable()) reader_.join();
     if (heart_.joinable()) heart_.join();
   }
+  std::string coordinator;
+  {
+    MutexLock lock(mutex_);
+    coordinator = Coordinator();
+  }
   End(CancelledError(
-      absl::StrCat("session with ", Coordinator(), " was closed")));
+      absl::StrCat("session with ", coordinator, " was closed")));
 }
 
 StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
@@ -349,7 +366,7 @@ Status StreamSession::NoAnswer(const Deadline& deadline, Instant now) const {
       waited, std::chrono::duration_cast<milliseconds>(now - down_since_));
   return UnavailableError(absl::StrCat(
       Coordinator(), ": ", trouble_.ok() ? "no connection" : trouble_.message(),
-      " for ", FormatDuration(down), " ", deadline.Blame()));
+      " for ", FormatDuration(down), " ", deadline.Blame(), Tried()));
 }
 
 bool StreamSession::has_left() const {
@@ -389,11 +406,20 @@ uint64_t StreamSession::epoch() const {
 }
 
 std::string StreamSession::Coordinator() const {
-  std::string text = absl::StrCat("coordinator at ", endpoint_.ToString());
+  return Coordinator(endpoint_.ToString());
+}
+
+std::string StreamSession::Coordinator(absl::string_view address) const {
+  std::string text = absl::StrCat("coordinator at ", address);
   if (!options_.coordinator_note.empty()) {
     absl::StrAppend(&text, " (", options_.coordinator_note, ")");
   }
   return text;
+}
+
+std::string StreamSession::Tried() const {
+  if (!absl::StrContains(options_.address, ',')) return "";
+  return absl::StrCat("; tried ", base::Printable(options_.address));
 }
 
 void StreamSession::Complete(v1::StreamResponse& response) {
@@ -502,26 +528,29 @@ v1::StreamRequest StreamSession::HelloMessage() const {
 }
 
 void StreamSession::Run() {
-  Backoff backoff(incarnation_);
   for (;;) {
-    Status why = ConnectAndServe(backoff);
+    Status why = ConnectAndServe();
+    if (relay_.failed()) continue;
     if (EndsSession(why) && !HasNewToken(why)) {
-      return End(WithPrefix(Coordinator(), why));
+      return End(WithPrefix(Coordinator(search_.current().ToString()), why));
     }
-    if (!RetryLater(std::move(why), backoff)) return;
+    if (!RetryLater(std::move(why))) return;
   }
 }
 
-Status StreamSession::ConnectAndServe(Backoff& backoff) {
-  const StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
-  // The files were valid at the start: they are just being replaced.
+Status StreamSession::ConnectAndServe() {
+  const Endpoint& endpoint = search_.current();
+  const StatusOr<ConnectionSecurity> security = security_.Load(endpoint);
+  // The files were valid at the start: they are just being replaced. Or a
+  // coordinator has named one to which the token must not go.
   if (!security.ok()) {
     Status why = UnavailableError(security.status().message());
     Disconnect(why);
     return why;
   }
   authorization_ = security->authorization();
-  Connection connection(endpoint_, *security, options_.silence_max);
+  Connection connection(
+      relay_.Next(endpoint, *security, options_.silence_max, unserved_));
   Status why = Open(connection);
   if (why.ok()) {
     const Instant since = Clock::now();
@@ -529,8 +558,12 @@ Status StreamSession::ConnectAndServe(Backoff& backoff) {
     why = Serve(connection);
     MutexLock lock(mutex_);
     // A connection that breaks at once does not reset the back-off.
-    if (answered_ || Clock::now() - since > kOfUse) backoff.Reset();
+    if (answered_ || Clock::now() - since > kOfUse) {
+      search_.Found();
+      unserved_ = 0;
+    }
   }
+  why = relay_.Ended(connection, std::move(why));
   Disconnect(why);
   return why;
 }
@@ -538,7 +571,8 @@ Status StreamSession::ConnectAndServe(Backoff& backoff) {
 // Whether the token's file has another token than the refused one.
 bool StreamSession::HasNewToken(const Status& refusal) const {
   if (!IsUnauthenticated(refusal)) return false;
-  const StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
+  const StatusOr<ConnectionSecurity> security =
+      security_.Load(search_.current());
   return !security.ok() || security->authorization() != authorization_;
 }
 
@@ -552,7 +586,8 @@ Status StreamSession::Open(Connection& connection) {
   }
   connection.Start(HelloMessage());
   if (!AwaitMessage(connection)) {
-    return Explain(connection.Finish());
+    const Status why = connection.Finish();
+    return relay_.in_use() ? why : Explain(why);
   }
   Status welcomed = Welcome(connection.received());
   if (!welcomed.ok()) {
@@ -576,11 +611,12 @@ Status StreamSession::Open(Connection& connection) {
 }
 
 Status StreamSession::Explain(const Status& failure) const {
+  if (v1::GetJobOwner(failure)) return failure;
   {
     MutexLock lock(mutex_);
     if (closing_ || epoch_ != 0) return security_.WithHandshakeHint(failure);
   }
-  return security_.Explain(failure, endpoint_);
+  return security_.Explain(failure, search_.current());
 }
 
 Status StreamSession::Welcome(const v1::StreamResponse& response) {
@@ -594,14 +630,8 @@ Status StreamSession::Welcome(const v1::StreamResponse& response) {
         "it was restarted, and what it held is lost (keys, members, ranks): "
         "connect again and form a new group");
   }
-  if (epoch_ != 0) {
-    // The loss was logged as well.
-    LOG(WARNING) << "coordinator reconnected: address="
-                 << base::LogValue(options_.address)
-                 << " away_for=" << FormatSince(down_since_, Clock::now())
-                 << (epoch_ == welcome.coordinator_epoch() ? ""
-                                                           : " restarted=1");
-  }
+  if (epoch_ != 0) TellReconnected(welcome);
+  served_by_ = endpoint_.ToString();
   epoch_ = welcome.coordinator_epoch();
   job_epoch_ = welcome.job_epoch();
   judges_groups_ = welcome.judges_groups();
@@ -696,51 +726,101 @@ void StreamSession::Disconnect(const Status& why) {
     const bool first_attempt = epoch_ == 0;
     if (!first_attempt) {
       down_since_ = Clock::now();
-      if (!closing_ && !left_) {
-        LOG(WARNING) << "coordinator disconnected: address="
-                     << base::LogValue(options_.address)
-                     << " cause=" << base::Quote(why.message());
-      }
+      told_disconnected_ = false;
+      const std::optional<Endpoint> owner = NamedOwner(why);
+      const bool moved = owner && owner->ToString() != endpoint_.ToString();
+      if (!moved && !closing_ && !left_) TellDisconnected(why);
     }
     trouble_ = why;
   }
 }
 
-bool StreamSession::RetryLater(Status why, Backoff& backoff) {
+bool StreamSession::RetryLater(Status why) {
   if (IsCancelled(why)) {
     why = UnavailableError("no answer to the connection attempt");
+  }
+  // A coordinator that says who has the job is there.
+  bool referred = v1::GetJobOwner(why).has_value();
+  if (referred) {
+    listening_ = true;
+    ++unserved_;
   }
   for (;;) {
     {
       MutexLock lock(mutex_);
       if (closing_) return false;
     }
+    const std::string asked = search_.current().ToString();
     // A closed port answers a probe at once and at no cost; a stream is tried
     // when something listens again. The system's reason is also shorter and
     // clearer than gRPC's.
-    const Status probed = Probe(endpoint_, ProbeTime());
-    if (!probed.ok()) {
-      why = probed;
-      listening_ = false;
-    } else if (!listening_) {
-      listening_ = true;
-      return true;
+    if (!referred) {
+      const Status probed = Probe(search_.current(), ProbeTime());
+      if (!probed.ok()) {
+        why = probed;
+        listening_ = false;
+        unreached_ = asked;
+      } else if (!listening_) {
+        listening_ = true;
+        return true;
+      } else {
+        ++unserved_;
+      }
     }
     if (GiveUp(why)) return false;
+    const milliseconds pause = search_.Next(why);
+    const std::string next = search_.current().ToString();
+    // A named coordinator is believed to listen. One that did not a moment ago
+    // is probed: an attempt takes longer to find that its host is gone.
+    if (next != asked) listening_ = referred && next != unreached_;
     MutexLock lock(mutex_);
-    if (epoch_ == 0) TellUnreached(why);
+    if (pause.count() > 0) {
+      if (epoch_ == 0) {
+        TellUnreached(why, referred);
+      } else if (!referred && !told_disconnected_ && !left_) {
+        TellDisconnected(why);
+      }
+    }
     trouble_ = why;
-    const Instant next = std::min(Clock::now() + backoff.Next(), GivesUpAt());
-    while (!closing_ && Clock::now() < next) {
-      changed_.WaitUntil(mutex_, next);
+    const Instant until = std::min(Clock::now() + pause, GivesUpAt());
+    while (!closing_ && Clock::now() < until) {
+      changed_.WaitUntil(mutex_, until);
     }
     if (closing_) return false;
+    endpoint_ = search_.current();
     if (listening_) return true;
+    referred = false;
   }
 }
 
-void StreamSession::TellUnreached(const Status& why) {
+void StreamSession::TellDisconnected(const Status& why) {
+  told_disconnected_ = true;
+  LOG(WARNING) << "coordinator disconnected: address="
+               << base::LogValue(endpoint_.ToString())
+               << " cause=" << base::Quote(why.message());
+}
+
+void StreamSession::TellReconnected(const v1::Welcome& welcome) {
+  const std::string now_at = endpoint_.ToString();
+  if (!told_disconnected_) {
+    if (now_at == served_by_) return;
+    LOG(INFO) << "job moved: from=" << base::LogValue(served_by_)
+              << " to=" << base::LogValue(now_at)
+              << " away_for=" << FormatSince(down_since_, Clock::now());
+    return;
+  }
+  // Another coordinator has an epoch of its own.
+  const bool restarted =
+      now_at == served_by_ && epoch_ != welcome.coordinator_epoch();
+  LOG(WARNING) << "coordinator reconnected: address=" << base::LogValue(now_at)
+               << " away_for=" << FormatSince(down_since_, Clock::now())
+               << (restarted ? " restarted=1" : "");
+}
+
+void StreamSession::TellUnreached(const Status& why, bool referred) {
   const Instant now = Clock::now();
+  // A coordinator may need a moment to load the job.
+  if (referred && now < trying_since_ + kOfUse) return;
   if (now < tell_unreached_at_) return;
   const bool again = tell_unreached_at_ != Instant::min();
   tell_unreached_at_ = now + options_.unreached_log_interval;
@@ -772,9 +852,9 @@ bool StreamSession::GiveUp(const Status& why) {
     MutexLock lock(mutex_);
     const Instant now = Clock::now();
     if (now < GivesUpAt()) return false;
-    gone = UnavailableError(absl::StrCat(Coordinator(),
-                                         " is gone: ", why.message(), " for ",
-                                         FormatSince(down_since_, now)));
+    gone = UnavailableError(
+        absl::StrCat(Coordinator(), " is gone: ", why.message(), " for ",
+                     FormatSince(down_since_, now), Tried()));
   }
   End(gone);
   return true;

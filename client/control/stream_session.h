@@ -1,5 +1,5 @@
-// The connection behind a Session: one stream to the coordinator, reestablished
-// when it breaks.
+// The connection behind a Session: one stream to the coordinator that has the
+// job, reestablished when it breaks or when the job moves.
 
 #ifndef MUSTER_CLIENT_CONTROL_STREAM_SESSION_H_
 #define MUSTER_CLIENT_CONTROL_STREAM_SESSION_H_
@@ -9,8 +9,9 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "client/control/backoff.h"
+#include "absl/strings/string_view.h"
 #include "client/control/batch_window.h"
 #include "client/control/canceller.h"
 #include "client/control/channel_security.h"
@@ -19,6 +20,8 @@
 #include "client/control/endpoint.h"
 #include "client/control/fork_guard.h"
 #include "client/control/operation_table.h"
+#include "client/control/owner_search.h"
+#include "client/control/relay_route.h"
 #include "muster/base/mutex.h"
 #include "muster/base/status.h"
 #include "muster/base/thread_annotations.h"
@@ -38,6 +41,10 @@ namespace muster::internal {
 // connects and delivers events; when callers come one after another, it leaves
 // polling to them. Another thread sends heartbeats and ends writes and
 // connection attempts that are stuck.
+//
+// A stream that ends with a JobOwner has moved: the session goes to the
+// coordinator that it names, with the same incarnation, and sends again what
+// has no answer.
 //
 // All errors are statuses; kUnavailable means that there was no answer.
 //
@@ -86,12 +93,8 @@ class StreamSession {
   bool judges_groups() const MUSTER_LOCKS_EXCLUDED(mutex_);
 
   const SessionOptions& options() const { return options_; }
-  const Endpoint& endpoint() const { return endpoint_; }
   uint64_t incarnation() const { return incarnation_; }
   uint64_t epoch() const MUSTER_LOCKS_EXCLUDED(mutex_);
-
-  // Returns "coordinator at 10.0.0.1:7070 (embedded in rank 0)".
-  std::string Coordinator() const;
 
  private:
   // How long the session's thread leaves polling to lone callers before it
@@ -103,11 +106,18 @@ class StreamSession {
   static constexpr std::chrono::milliseconds kStandBackMax{40};
 
   StreamSession(SessionOptions options, ChannelSecurity security,
-                Endpoint endpoint);
+                std::vector<Endpoint> addresses, RelayRoute relay);
+
+  // Returns "coordinator at 10.0.0.1:7070 (embedded in rank 0)": the one that
+  // the session is with, or tried last.
+  std::string Coordinator() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Coordinator(absl::string_view address) const;
+  // Returns "; tried a:7070,b:7070" if there are several addresses.
+  std::string Tried() const;
 
   // Used only by the session's own thread.
   void Run();
-  Status ConnectAndServe(Backoff& backoff);
+  Status ConnectAndServe();
   Status Open(Connection& connection);
   bool HasNewToken(const Status& refusal) const;
   // Makes an error of a connection that was not accepted.
@@ -117,8 +127,14 @@ class StreamSession {
   Status Serve(Connection& connection);
   void DeliverEvents(const v1::StreamResponse& response);
   void Disconnect(const Status& why);
-  bool RetryLater(Status why, Backoff& backoff);
-  void TellUnreached(const Status& why);
+  // Waits until the next attempt is due. False: the session is over.
+  bool RetryLater(Status why);
+  void TellUnreached(const Status& why, bool referred)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellDisconnected(const Status& why)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellReconnected(const v1::Welcome& welcome)
+      MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool GiveUp(const Status& why);
   // The time at which a session without a connection is over.
   Instant GivesUpAt() const MUSTER_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -157,7 +173,6 @@ class StreamSession {
   // Constant after construction.
   const SessionOptions options_;
   const ChannelSecurity security_;
-  const Endpoint endpoint_;
   const uint64_t incarnation_;
   const std::string host_;
   const Instant created_at_;
@@ -196,6 +211,8 @@ class StreamSession {
   bool heartbeat_due_ MUSTER_GUARDED_BY(mutex_) = false;
   v1::HeartbeatRequest heartbeat_ MUSTER_GUARDED_BY(mutex_);
   std::chrono::milliseconds lease_ MUSTER_GUARDED_BY(mutex_){0};
+  // The coordinator that the session is with, or tried last.
+  Endpoint endpoint_ MUSTER_GUARDED_BY(mutex_);
   uint64_t epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t job_epoch_ MUSTER_GUARDED_BY(mutex_) = 0;
   bool judges_groups_ MUSTER_GUARDED_BY(mutex_) = false;
@@ -206,13 +223,27 @@ class StreamSession {
   bool closing_ MUSTER_GUARDED_BY(mutex_) = false;
   Status over_ MUSTER_GUARDED_BY(mutex_);
 
-  // Used only by the session's own thread: whether the last probe found a
-  // listener at the address.
+  // Used only by the session's own thread.
+  OwnerSearch search_;
+  // Used only by the session's own thread: whether something listens at the
+  // current address, or is said to.
   bool listening_ = false;
+  // Used only by the session's own thread: the last address at which a probe
+  // found nothing.
+  std::string unreached_;
+  // Used only by the session's own thread: how often something listened that
+  // did not serve (NewChannel).
+  size_t unserved_ = 0;
+  // Used only by the session's own thread: the coordinator of the last
+  // connection, and whether the log tells of its end.
+  std::string served_by_;
+  bool told_disconnected_ = false;
   // Used only by the session's own thread: when it logs next that the
   // coordinator has never answered.
   Instant tell_unreached_at_ = Instant::min();
   const Instant trying_since_ = Clock::now();
+  // Used only by the session's own thread.
+  RelayRoute relay_;
   // Used only by the session's own thread: the token of its last connection.
   std::string authorization_;
 

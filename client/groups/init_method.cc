@@ -162,11 +162,13 @@ Status CheckPlan(const Url& url, const InitPlan& plan) {
     return Error(url, absl::StrCat("rank must be in [0, ", plan.world_size,
                                    ") but was ", plan.rank));
   }
-  if (plan.file.empty() && plan.endpoint.port == 0 &&
-      (!plan.embedded || plan.world_size > 1)) {
-    return Error(url,
-                 "port 0 stands for any free one, which only a group of one "
-                 "rank can use");
+  for (const Endpoint& each : plan.Addresses()) {
+    if (plan.file.empty() && each.port == 0 &&
+        (!plan.embedded || plan.world_size > 1)) {
+      return Error(url,
+                   "port 0 stands for any free one, which only a group of one "
+                   "rank can use");
+    }
   }
   return OkStatus();
 }
@@ -247,12 +249,32 @@ StatusOr<InitPlan> PlanFile(const Url& url, const InitRequest& request,
   return plan;
 }
 
+void SetAddresses(std::vector<Endpoint> addresses, InitPlan& plan) {
+  plan.endpoint = std::move(addresses.front());
+  addresses.erase(addresses.begin());
+  plan.others = std::move(addresses);
+}
+
+// muster-run tells its ranks of all coordinators, and torchrun's variables have
+// room for one. The user's variable may mean others, for tools.
+void TakeOthers(const Environment& environment, InitPlan& plan) {
+  constexpr char kVariable[] = "MUSTER_COORDINATOR";
+  if (!IsSet(environment, kVariable)) return;
+  auto all = ParseEndpoints(kVariable, environment(kVariable), kDefaultPort);
+  if (!all.ok()) return;
+  for (const Endpoint& each : *all) {
+    if (each.ToString() == plan.endpoint.ToString()) {
+      return SetAddresses(*std::move(all), plan);
+    }
+  }
+}
+
 StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
                               const Environment& environment) {
   InitPlan plan;
-  const auto endpoint = AuthorityEndpoint(url);
-  if (!endpoint.ok()) return endpoint.status();
-  plan.endpoint = *endpoint;
+  auto addresses = ParseEndpoints("address", url.authority);
+  if (!addresses.ok()) return Error(url, addresses.status().message());
+  SetAddresses(*std::move(addresses), plan);
   plan.job = url.path;
   if (IsElastic(request)) {
     // Options come before the environment, which a launcher may have set.
@@ -287,6 +309,12 @@ std::string JobName(const InitRequest& request, const InitPlan& plan,
 }
 
 }  // namespace
+
+std::vector<Endpoint> InitPlan::Addresses() const {
+  std::vector<Endpoint> addresses = {endpoint};
+  addresses.insert(addresses.end(), others.begin(), others.end());
+  return addresses;
+}
 
 StatusOr<bool> IsAgentsStore(const Environment& environment) {
   constexpr char kVariable[] = "TORCHELASTIC_USE_AGENT_STORE";
@@ -333,6 +361,7 @@ StatusOr<InitPlan> PlanInit(const InitRequest& request,
   if (!agents.ok()) return agents.status();
   plan->embedded = url->scheme != "muster" && plan->file.empty() && !*agents;
   plan->job = JobName(request, *plan, environment);
+  if (is_env && *agents) TakeOthers(environment, *plan);
   if (is_env && *agents && IsSet(environment, kAttemptVariable)) {
     if (!absl::SimpleAtoi(environment(kAttemptVariable), &plan->attempt) ||
         plan->attempt < 1) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "client/control/endpoint.h"
@@ -31,6 +32,8 @@ struct InitRequest {
 struct InitPlan {
   // The coordinator's address; unused with a file.
   Endpoint endpoint = {};
+  // The coordinators besides it that may have the job.
+  std::vector<Endpoint> others = {};
   // The file in which rank 0 stores the coordinator's address; else empty.
   std::string file = {};
   std::string job = {};
@@ -45,6 +48,9 @@ struct InitPlan {
   int64_t attempt = 0;
   // Rank 0 serves the coordinator at `endpoint`.
   bool embedded = false;
+
+  // Returns `endpoint` and `others`.
+  std::vector<Endpoint> Addresses() const;
 };
 
 // Whether the launcher serves the store instead of rank 0: the value of

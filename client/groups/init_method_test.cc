@@ -121,6 +121,42 @@ TEST_F(InitMethodTest, TcpTakesAllFromTheUrl) {
   EXPECT_TRUE(plan->embedded);
 }
 
+TEST_F(InitMethodTest, MusterTakesSeveralCoordinators) {
+  SetEnv();
+  const auto plan = Plan({.init_method = "muster://a:7070,b:7070,[::1]:1/j"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->endpoint.ToString(), "a:7070");
+  EXPECT_EQ(JoinEndpoints(plan->Addresses()), "a:7070,b:7070,[::1]:1");
+  EXPECT_EQ(plan->job, "j");
+  EXPECT_FALSE(plan->embedded);
+  EXPECT_EQ(Error({.init_method = "muster://a:1,,b:2/j"}),
+            "Error initializing torch.distributed using muster:// rendezvous: "
+            "address \"a:1,,b:2\": address 2 is empty");
+  EXPECT_THAT(Error({.init_method = "muster://a:1,b:0/j"}),
+              HasSubstr("port 0 stands for any free one"));
+}
+
+TEST_F(InitMethodTest, ARankServesTheCoordinatorAtOneAddress) {
+  EXPECT_EQ(Error({.init_method = "tcp://a:1,b:2?rank=0&world_size=1"}),
+            "Error initializing torch.distributed using tcp:// rendezvous: "
+            "address \"a:1,b:2\": must be one HOST:PORT, not a list");
+  SetEnv();
+  environment_["MASTER_ADDR"] = "a,b";
+  EXPECT_THAT(Error({}), HasSubstr("must be one HOST:PORT, not a list"));
+}
+
+TEST_F(InitMethodTest, ALauncherTellsOfFurtherCoordinators) {
+  SetEnv();
+  environment_["MUSTER_COORDINATOR"] = "b:7070,10.0.0.1:29500";
+  // Rank 0 serves the only one.
+  EXPECT_EQ(JoinEndpoints(Plan({})->Addresses()), "10.0.0.1:29500");
+  environment_["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(JoinEndpoints(Plan({})->Addresses()), "b:7070,10.0.0.1:29500");
+  // The variable of tools means another coordinator.
+  environment_["MUSTER_COORDINATOR"] = "b:7070,c:7070";
+  EXPECT_EQ(JoinEndpoints(Plan({})->Addresses()), "10.0.0.1:29500");
+}
+
 TEST_F(InitMethodTest, TcpNamesWhatIsMissing) {
   EXPECT_THAT(Error({.init_method = "tcp://localhost?rank=0&world_size=1"}),
               HasSubstr("port number missing"));

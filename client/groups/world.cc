@@ -47,6 +47,16 @@ constexpr milliseconds kPartingTime{1'000};
 constexpr char kAttemptsPrefix[] = "attempts/";
 constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 
+// The name of one coordinator may be gone while another one serves.
+StatusOr<std::string> LocalAddressTowardsAny(const InitPlan& plan) {
+  StatusOr<std::string> local;
+  for (const Endpoint& each : plan.Addresses()) {
+    local = LocalAddressTowards(each);
+    if (local.ok()) break;
+  }
+  return local;
+}
+
 // How much longer the coordinator's rank stays in the rendezvous than the
 // others, so that they learn from it which ranks are missing. At most a tenth
 // of the timeout.
@@ -219,7 +229,7 @@ std::string World::DebugAddress(const InitPlan& plan) const {
   const size_t colon = address.rfind(':');
   const std::string host = address.substr(0, colon);
   if (host != "0.0.0.0" && host != "[::]") return address;
-  const StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
+  const StatusOr<std::string> local = LocalAddressTowardsAny(plan);
   if (!local.ok()) return address;
   return absl::StrContains(*local, ':')
              ? absl::StrCat("[", *local, "]", address.substr(colon))
@@ -360,7 +370,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
   live_ = std::make_shared<LiveGroups>();
   resolver_ = live_->NewResolver(Judging(plan));
   SessionOptions session;
-  session.address = plan.endpoint.ToString();
+  session.address = JoinEndpoints(plan.Addresses());
   session.job = plan.job;
   // The same name gives it the same rank in every group that it forms.
   if (plan.max_world_size > 0) session.member = ProcessName();
@@ -408,7 +418,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
 std::string World::LocalAddress(const InitPlan& plan) const {
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   if (interfaces != nullptr && *interfaces != '\0') return "";
-  const StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
+  const StatusOr<std::string> local = LocalAddressTowardsAny(plan);
   if (!local.ok()) return "";
   std::set<std::string> hosts;
   for (const Seat& seat : formation_.seats) hosts.insert(seat.host);

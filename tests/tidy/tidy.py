@@ -50,6 +50,7 @@ MAY_INCLUDE = [
 
 # Unit tests may use a real server to test its client.
 TEST_MAY = {"client/": ["coordinator/server/server.h",
+                        "coordinator/server/test_server.h",
                         "coordinator/server/auth/test_certificates.h"],
             "worker/": ["coordinator/server/auth/test_certificates.h"]}
 

@@ -31,7 +31,6 @@ using base::OptionValue;
 
 constexpr int kNnodesMax = 65536;
 constexpr int kNprocMax = 1024;
-constexpr int kDefaultPort = 7070;
 constexpr int kPortMax = 65535;
 constexpr double kSecondsMax = 24 * 3600;
 constexpr int kRestartsMax = 1000000;
@@ -297,7 +296,8 @@ base::Options Table(const Environment& environment, LaunchOptions& options) {
        "which host this is, 0 to nnodes - 1; -1: any that is free. A job of "
        "MIN:MAX hosts gives the numbers itself"},
       {"rdzv_endpoint", "HOST:PORT", std::string(),
-       "HOST:PORT (or HOST, port 7070) of an external coordinator"},
+       "HOST:PORT (or HOST, port 7070) of an external coordinator, or several "
+       "with commas between, of which the job's is found"},
       {"rdzv_id", "JOB", &options.rendezvous_id,
        "the job's name on the coordinator, the same on every host: 1 to 128 of "
        "A-Z a-z 0-9 . _ -; needed with --rdzv-endpoint"},
@@ -335,6 +335,10 @@ base::Options Table(const Environment& environment, LaunchOptions& options) {
        "a rank finds its number on this host in LOCAL_RANK alone. "
        "--use-env=false: also as its last argument, --local-rank=N, as "
        "torch.distributed.launch gives it"},
+      {"relay", "", &options.relay,
+       "carry the ranks' sessions to an external coordinator over one "
+       "connection, if there are several ranks. --relay=false: each rank "
+       "connects by itself"},
       {"role", "NAME", &options.role, "ROLE_NAME of the ranks"},
       {"log_dir", "FOLDER", &options.log_dir,
        "folder for the ranks' output: "
@@ -387,22 +391,32 @@ base::Options Table(const Environment& environment, LaunchOptions& options) {
                                           .to_text = ErrorText});
 }
 
-// Parses HOST, HOST:PORT, [V6]:PORT or [V6]. The port is at least `port_min`.
+// Parses HOST, HOST:PORT, [V6]:PORT or [V6], or several with commas between.
+// Ports are at least `port_min`.
 Status ReadEndpoint(const base::Options& given, const std::string& endpoint,
                     int port_min, LaunchOptions& options) {
-  // A host without a port uses the default port.
-  const bool has_port =
-      absl::StrContains(endpoint, ':') && !absl::EndsWith(endpoint, "]");
-  const StatusOr<base::Endpoint> parsed = base::ParseEndpoint(
-      "", has_port ? endpoint : absl::StrCat(endpoint, ":", kDefaultPort));
-  if (!parsed.ok() || parsed->port < port_min) {
+  StatusOr<std::vector<base::Endpoint>> parsed = internal::ParseEndpoints(
+      given.Name("rdzv_endpoint"), endpoint, internal::kDefaultPort);
+  if (!parsed.ok() && absl::StrContains(endpoint, ',')) return parsed.status();
+  if (!parsed.ok() ||
+      std::any_of(parsed->begin(), parsed->end(),
+                  [&](const auto& each) { return each.port < port_min; })) {
     return InvalidArgumentError(absl::StrCat(
         given.Name("rdzv_endpoint"),
         " must be HOST:PORT (an IPv6 host in brackets, a port of ", port_min,
         " to ", kPortMax, "), got ", base::Quote(endpoint)));
   }
-  options.rendezvous_host = parsed->host;
-  options.rendezvous_port = parsed->port;
+  if (parsed->size() > 1 && options.rendezvous_on_its_host) {
+    return InvalidArgumentError(
+        absl::StrCat(given.NameAndValue("rdzv_backend"),
+                     " serves a coordinator at one "
+                     "address, and --rdzv-endpoint has ",
+                     parsed->size(), ": ", base::Quote(endpoint)));
+  }
+  options.rendezvous_host = parsed->front().host;
+  options.rendezvous_port = parsed->front().port;
+  parsed->erase(parsed->begin());
+  options.rendezvous_others = *std::move(parsed);
   return OkStatus();
 }
 
@@ -605,7 +619,8 @@ std::string LaunchHelpText() {
       "Every rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,\n"
       "GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_NAME, ROLE_WORLD_SIZE,\n"
       "MASTER_ADDR, MASTER_PORT and TORCHELASTIC_*; OMP_NUM_THREADS=1 and\n"
-      "MUSTER_HTTP_PORT=0 unless they are set. Its standard input is empty.\n"
+      "MUSTER_HTTP_PORT=0 unless they are set. MUSTER_HOST_RELAY names the\n"
+      "relay, if there is one. Its standard input is empty.\n"
       "\n"
       "Exit status: 0 when every rank exits with 0; else that of the rank "
       "that\n"

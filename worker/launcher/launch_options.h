@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/endpoint.h"
 #include "base/options.h"
 #include "muster/base/status.h"
 
@@ -98,6 +99,8 @@ struct LaunchOptions {
   // The address of an external coordinator. If empty, muster-run serves one.
   std::string rendezvous_host;
   int rendezvous_port = 0;
+  // The other coordinators that may have the job.
+  std::vector<base::Endpoint> rendezvous_others;
   // The muster-run with node_rank 0 serves the coordinator at that address.
   bool rendezvous_on_node_0 = false;
   // The first muster-run on the host of that address serves the coordinator,
@@ -146,6 +149,7 @@ struct LaunchOptions {
 
   // If false, a rank gets `--local-rank=N` as its last argument.
   bool use_env = true;
+  bool relay = true;
 
   // The program and its arguments.
   std::vector<std::string> command;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/control/endpoint.h"
 #include "muster/base/status.h"
 
 namespace muster::worker {
@@ -199,6 +200,25 @@ TEST(LaunchOptionsTest, EndpointHasADefaultPortAndKnowsIpv6) {
     EXPECT_EQ(options->rendezvous_host, want.first) << endpoint;
     EXPECT_EQ(options->rendezvous_port, want.second) << endpoint;
   }
+}
+
+TEST(LaunchOptionsTest, EndpointMayBeAList) {
+  const auto options =
+      Parse({"--rdzv-endpoint=a,b:1,a:7070,[::1]", "--rdzv-id=j", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "a");
+  EXPECT_EQ(options->rendezvous_port, 7070);
+  EXPECT_EQ(internal::JoinEndpoints(options->rendezvous_others),
+            "b:1,[::1]:7070");
+  EXPECT_EQ(GetError({"--rdzv-endpoint=a,,b", "--rdzv-id=j", "p"}),
+            "--rdzv-endpoint \"a,,b\": address 2 is empty");
+  EXPECT_EQ(GetError({"--rdzv-endpoint=a,b:0", "--rdzv-id=j", "p"}),
+            "--rdzv-endpoint must be HOST:PORT (an IPv6 host in brackets, a "
+            "port of 1 to 65535), got \"a,b:0\"");
+  EXPECT_EQ(GetError({"--rdzv-backend=c10d", "--rdzv-endpoint=a,b",
+                      "--rdzv-id=j", "p"}),
+            "--rdzv-backend=c10d serves a coordinator at one address, and "
+            "--rdzv-endpoint has 2: \"a,b\"");
 }
 
 TEST(LaunchOptionsTest, EnvironmentStandsForOptionsThatAreNotGiven) {

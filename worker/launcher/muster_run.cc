@@ -8,13 +8,18 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/logging.h"
 #include "base/options.h"
 #include "client/control/channel.h"
+#include "client/control/channel_security.h"
+#include "client/control/relay.h"
 #include "muster/base/status.h"
 #include "muster/version.h"
 #include "worker/launcher/launch_options.h"
@@ -26,6 +31,8 @@
 
 namespace {
 
+using ::muster::internal::ChannelSecurity;
+using ::muster::internal::Relay;
 using ::muster::worker::CoordinatorAddress;
 using ::muster::worker::Environment;
 using ::muster::worker::LaunchOptions;
@@ -110,6 +117,35 @@ bool GiveLogFolder(muster::worker::LaunchOptions& options) {
   return true;
 }
 
+// Serves a relay to the ranks. Null: they connect to the coordinator by
+// themselves, because they have one in this process, because there is only one
+// rank, or because of an error, which is told.
+std::unique_ptr<Relay> ServeRelay(
+    const LaunchOptions& options, CoordinatorAddress& address,
+    std::optional<muster::worker::ScratchFolder>& folder) {
+  if (!options.relay || options.nproc_per_node < 2) return nullptr;
+  const auto start = [&]() -> muster::StatusOr<std::unique_ptr<Relay>> {
+    auto made = muster::worker::ScratchFolder::Create();
+    if (!made.ok()) return made.status();
+    folder.emplace(*std::move(made));
+    auto security = ChannelSecurity::Take({});
+    if (!security.ok()) return security.status();
+    const std::string socket = folder->path() + "/relay";
+    address.relay = address.HostPort() + "@" + socket;
+    return Relay::Start(socket, *std::move(security));
+  };
+  auto relay = start();
+  if (!relay.ok()) {
+    address.relay.clear();
+    std::fprintf(stderr,
+                 "muster-run: each rank connects to the coordinator by itself: "
+                 "%s\n",
+                 relay.status().message().c_str());
+    return nullptr;
+  }
+  return *std::move(relay);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -159,8 +195,14 @@ int main(int argc, char** argv) {
                  address.job.c_str(), address.HostPort().c_str());
   }
   if (!GiveLogFolder(*options)) return 1;
+  std::optional<muster::worker::ScratchFolder> relay_folder;
+  std::unique_ptr<Relay> relay;
+  if (*coordinator == nullptr) {
+    relay = ServeRelay(*options, address, relay_folder);
+  }
   const int status =
       muster::worker::Launch(*options, signals, address, environment);
+  relay.reset();
   // The other hosts may be about to leave.
   if (*coordinator != nullptr && options->several_hosts()) {
     (*coordinator)->Drain(kDrainTime);

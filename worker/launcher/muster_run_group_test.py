@@ -40,7 +40,8 @@ class GroupTest(MusterRunTest):
             coordinator.stdout.close()
         self.addCleanup(clean_up)
         port = re.search(r"127\.0\.0\.1:(\d+)", coordinator.stdout.readline())
-        return ([f"--rdzv-endpoint=127.0.0.1:{port.group(1)}"],
+        # Nobody is at the first of its addresses.
+        return ([f"--rdzv-endpoint=127.0.0.1:1,127.0.0.1:{port.group(1)}"],
                 {"env": {**os.environ, **clients}})
 
     def test_a_rank_that_fails_before_it_joins_is_told_to_the_others(self):

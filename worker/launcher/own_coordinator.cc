@@ -74,7 +74,7 @@ StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
     const LaunchOptions& options, CoordinatorAddress& address,
     Environment& environment) {
   address = {options.rendezvous_host, options.rendezvous_port,
-             options.rendezvous_id};
+             options.rendezvous_id, options.rendezvous_others};
   if (address.job.empty()) {
     std::random_device random;
     address.job = absl::StrFormat("standalone-%08x", random());

@@ -2,14 +2,16 @@
 
 #include <chrono>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/control/endpoint.h"
+#include "client/control/relay_route.h"
 
 namespace muster::worker {
 
 std::string CoordinatorAddress::HostPort() const {
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
-                                      : absl::StrCat(host, ":", port);
+  std::vector<base::Endpoint> all = {{host, port}};
+  all.insert(all.end(), others.begin(), others.end());
+  return internal::JoinEndpoints(all);
 }
 
 int64_t NewAttempt() {
@@ -35,6 +37,10 @@ Environment RankEnvironment(const LaunchOptions& options,
   env["ROLE_WORLD_SIZE"] = env["WORLD_SIZE"];
   env["MASTER_ADDR"] = coordinator.host;
   env["MASTER_PORT"] = absl::StrCat(coordinator.port);
+  // The SDK's env:// reads the others from it.
+  if (!coordinator.others.empty()) {
+    env["MUSTER_COORDINATOR"] = coordinator.HostPort();
+  }
   env["TORCHELASTIC_RUN_ID"] = coordinator.job;
   // Otherwise rank 0 would serve a coordinator of its own.
   env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
@@ -42,6 +48,11 @@ Environment RankEnvironment(const LaunchOptions& options,
   env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(assignment.max_restarts);
   env["MUSTER_ATTEMPT"] = absl::StrCat(assignment.attempt);
   env[kErrorFileVariable] = error_file;
+  // A relay of a muster-run around this one is not for these ranks.
+  env.erase(internal::kRelayVariable);
+  if (!coordinator.relay.empty()) {
+    env[internal::kRelayVariable] = coordinator.relay;
+  }
   // It would take precedence over the run's job name.
   env.erase("MUSTER_JOB");
   // Otherwise each rank would have a thread per core.

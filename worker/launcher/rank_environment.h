@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "base/endpoint.h"
 #include "worker/launcher/launch_options.h"
 
 namespace muster::worker {
@@ -16,8 +18,12 @@ struct CoordinatorAddress {
   std::string host;
   int port = 0;
   std::string job;
+  // The other coordinators that may have the job.
+  std::vector<base::Endpoint> others = {};
+  // The value of MUSTER_HOST_RELAY; empty: the ranks connect by themselves.
+  std::string relay{};
 
-  // host:port, an IPv6 host in brackets.
+  // host:port, an IPv6 host in brackets; with `others` a list with commas.
   std::string HostPort() const;
 };
 

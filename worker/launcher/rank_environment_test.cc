@@ -48,6 +48,18 @@ TEST(RankEnvironmentTest, HoldsTorchrunsVariables) {
           Pair("MUSTER_HTTP_PORT", "0")));
 }
 
+TEST(RankEnvironmentTest, NamesAllCoordinators) {
+  CoordinatorAddress coordinator = {"::1", 7070, "job7"};
+  EXPECT_EQ(coordinator.HostPort(), "[::1]:7070");
+  coordinator.others = {{"b", 1}};
+  const Environment env =
+      RankEnvironment(ThreeRanks(), kSecondOfTwo, coordinator, 0, "",
+                      {{"MUSTER_COORDINATOR", "another"}});
+  EXPECT_THAT(env, Contains(Pair("MASTER_ADDR", "::1")));
+  EXPECT_THAT(env, Contains(Pair("MASTER_PORT", "7070")));
+  EXPECT_THAT(env, Contains(Pair("MUSTER_COORDINATOR", "[::1]:7070,b:1")));
+}
+
 TEST(RankEnvironmentTest, OverridesAnOuterLaunchAndKeepsTheRest) {
   const Environment env =
       RankEnvironment(ThreeRanks(), kSecondOfTwo, kCoordinator, 0, "",
@@ -57,6 +69,18 @@ TEST(RankEnvironmentTest, OverridesAnOuterLaunchAndKeepsTheRest) {
   EXPECT_THAT(env, Contains(Pair("RANK", "2")));
   EXPECT_THAT(env, Contains(Pair("GLOO_SOCKET_IFNAME", "eth0")));
   EXPECT_THAT(env, Not(Contains(Key("MUSTER_JOB"))));
+}
+
+TEST(RankEnvironmentTest, NamesTheRelayAndForgetsThatOfAnOuterLaunch) {
+  const Environment outer = {{"MUSTER_HOST_RELAY", "outer"}};
+  EXPECT_THAT(
+      RankEnvironment(ThreeRanks(), kSecondOfTwo, kCoordinator, 0, "", outer),
+      Not(Contains(Key("MUSTER_HOST_RELAY"))));
+  CoordinatorAddress relayed = kCoordinator;
+  relayed.relay = "10.0.0.7:7070@/tmp/r";
+  EXPECT_THAT(
+      RankEnvironment(ThreeRanks(), kSecondOfTwo, relayed, 0, "", outer),
+      Contains(Pair("MUSTER_HOST_RELAY", "10.0.0.7:7070@/tmp/r")));
 }
 
 TEST(RankEnvironmentTest, ThreadsAndHttpPortOfTheUserStay) {

@@ -53,7 +53,9 @@ struct InitProcessGroupOptions {
   //                         coordinator, as with `store`
   //   muster://HOST:PORT/JOB  an external coordinator, which assigns a rank if
   //                         none is given; the world size is the option below,
-  //                         ?world_size=N or WORLD_SIZE
+  //                         ?world_size=N or WORLD_SIZE. HOST:PORT may be
+  //                         several with commas between, as
+  //                         SessionOptions::address
   // With env:// and tcp:// rank 0 itself serves the coordinator at that
   // address, unless TORCHELASTIC_USE_AGENT_STORE=True says that the launcher
   // serves one.

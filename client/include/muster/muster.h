@@ -253,7 +253,8 @@ typedef struct muster_init_options {
    * "cpu:shm,cuda:nccl" where there are CUDA devices and NCCL, else "shm". */
   const char* backend;
   /* env://, tcp://HOST:PORT?rank=R&world_size=N, file:///PATH?..., or
-   * muster://HOST:PORT/JOB. NULL: env://, unless there is a store. */
+   * muster://HOST:PORT/JOB, where HOST:PORT may be several coordinators with
+   * commas between. NULL: env://, unless there is a store. */
   const char* init_method;
   /* Instead of `init_method`; becomes the default store. Needs a rank and a
    * world size. */

@@ -291,7 +291,8 @@ muster_status muster_progress_report_add(muster_progress_report* report,
 
 typedef struct muster_session_options {
   size_t size;
-  /* host:port of the coordinator. */
+  /* host:port of the coordinator; or several with commas between, of which the
+   * session finds the one that has the job. */
   const char* address;
   /* NULL: "default". */
   const char* job;

@@ -108,7 +108,10 @@ struct GroupProgress {
 
 struct SessionOptions {
   // host:port of the coordinator; an IPv6 host is in brackets. Resolved again
-  // for every connection.
+  // for every connection. Up to 64 with commas between ("a:7070,b:7070") for
+  // coordinators that share their jobs: the session finds the one that has the
+  // job, and goes there again when the job moves. The same TLS and token
+  // settings are for all of them.
   std::string address = {};
   // The job: 1 to 128 characters of [A-Za-z0-9._-].
   std::string job = "default";
@@ -121,7 +124,8 @@ struct SessionOptions {
   // This process's certificate and key, if the coordinator asks for one.
   std::string tls_cert = {};
   std::string tls_key = {};
-  // The name in the coordinator's certificate; empty: the host of `address`.
+  // The name in the coordinator's certificate; empty: the host of the address
+  // to which the session connects.
   std::string tls_server_name = {};
   // The token that identifies this client to the coordinator, or the file that
   // has it, which is read again for every connection. Empty: MUSTER_TOKEN,
@@ -244,9 +248,10 @@ struct SessionBarrierOptions {
 // It reconnects a broken connection, with back-off, and calls in progress
 // resume on the new one: a mutation is applied once, however often it was sent.
 // A call fails with DistNetworkError if its own timeout passes first. A durable
-// coordinator (--storage=rocksdb) may restart meanwhile. A coordinator that has
-// lost its state ends the session: calls in progress and all later ones fail
-// with kAborted.
+// coordinator (--storage=rocksdb) may restart meanwhile, and the job may move
+// to another coordinator (--storage=etcd). A coordinator that has lost its
+// state ends the session: calls in progress and all later ones fail with
+// kAborted.
 //
 // Thread-safe. Has two threads of its own.
 class Session {
@@ -255,7 +260,7 @@ class Session {
   // Throws DistError: kInvalidArgument (an option), kUnauthenticated (no token,
   // or an invalid one), kPermissionDenied (the token is not for this job),
   // kResourceExhausted (no room for threads; the text names the limit).
-  // Throws DistNetworkError: nobody answers at the address within
+  // Throws DistNetworkError: nobody answers at any address within
   // connect_timeout, or the two sides do not agree on TLS (the text says why).
   static std::shared_ptr<Session> Connect(SessionOptions options);
 
@@ -324,11 +329,13 @@ class Session {
   // unless it has left. Must not be called from a callback.
   void Close();
 
+  // SessionOptions::address.
   const std::string& address() const;
   const std::string& job() const;
   const std::string& member() const;
   uint64_t incarnation() const;
-  // The random id that the coordinator chose when it started.
+  // The random id that the coordinator chose when it started. It changes when
+  // the job moves to another coordinator.
   uint64_t coordinator_epoch() const;
   // OK while the session lasts, connected or not; then the reason why it is
   // over.

@@ -178,6 +178,7 @@ def init(backend: Optional[str] = None, init_method: Optional[str] = None,
     init_method: env:// (the default: RANK, WORLD_SIZE, MASTER_ADDR and
         MASTER_PORT, which muster-run and torchrun set), tcp://HOST:PORT,
         file:///PATH, or muster://HOST:PORT/JOB, an external coordinator.
+        HOST:PORT may be several coordinators with commas between.
     store: instead of `init_method`; needs `rank` and `world_size`.
     timeout: of the rendezvous, and afterwards of each collective; 30 minutes.
     min_world_size, max_world_size, last_call: for an elastic group, instead of

@@ -149,7 +149,8 @@ def _end_sessions() -> None:
 class Session:
     """One process's membership in a job. It reconnects by itself.
 
-    address: host:port of the coordinator.
+    address: host:port of the coordinator; or several with commas between, of
+        which the session finds the one that has the job.
     on_event: called with each MemberEvent, in order, on a thread of the
         session. It must not block, nor call the session.
     on_over: called once with an Error if the session ends for another reason

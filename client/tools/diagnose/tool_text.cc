@@ -165,6 +165,95 @@ std::string StatusText(absl::string_view address,
       "\n");
 }
 
+bool IsHealthy(const v1::GetClusterResponse& cluster,
+               const std::vector<CoordinatorReport>& reports) {
+  return std::all_of(reports.begin(), reports.end(),
+                     [](const CoordinatorReport& report) {
+                       return report.status.ok() &&
+                              report.cluster.not_ready().empty();
+                     }) &&
+         std::none_of(cluster.shards().begin(), cluster.shards().end(),
+                      [](const v1::ClusterShard& shard) {
+                        return shard.owner().empty();
+                      });
+}
+
+std::string ClusterText(const v1::GetClusterResponse& cluster,
+                        const std::vector<CoordinatorReport>& reports) {
+  std::vector<Row> rows = {{"COORDINATOR", "HTTP", "VERSION", "UP", "SHARDS",
+                            "JOBS", "SESSIONS", "UNSTORED", "STATE"}};
+  for (const CoordinatorReport& report : reports) {
+    const v1::ClusterCoordinator& coordinator = report.coordinator;
+    Row row = {base::Printable(coordinator.address()),
+               base::Printable(coordinator.http_address()),
+               base::Printable(coordinator.version())};
+    if (report.status.ok()) {
+      const std::string& not_ready = report.cluster.not_ready();
+      row.insert(row.end(), {Ago(ToDuration(report.jobs.uptime())),
+                             absl::StrCat(coordinator.shards()),
+                             absl::StrCat(report.jobs.jobs_size()),
+                             absl::StrCat(report.jobs.sessions()),
+                             absl::StrCat(report.cluster.uncommitted_steps()),
+                             coordinator.draining() ? "drains"
+                             : not_ready.empty()    ? "ready"
+                                                 : base::Printable(not_ready)});
+    } else {
+      row.insert(row.end(), {"-", absl::StrCat(coordinator.shards()), "-", "-",
+                             "-", base::Printable(report.status.message())});
+    }
+    rows.push_back(std::move(row));
+  }
+  std::string text = Table(rows);
+  if (cluster.shards().empty()) {
+    return text + "this coordinator shares its jobs with no other\n";
+  }
+  int free = 0;
+  for (int shard = 0; shard < cluster.shards_size(); ++shard) {
+    if (cluster.shards(shard).owner().empty()) ++free;
+    if (cluster.shards(shard).pin().empty()) continue;
+    absl::StrAppend(&text, "shard ", shard, " was moved to ",
+                    base::Printable(cluster.shards(shard).pin()),
+                    " by an operator\n");
+  }
+  if (free > 0) {
+    absl::StrAppend(&text, free, " of ", cluster.shards_size(),
+                    " shards of jobs have no coordinator\n");
+  }
+  return text;
+}
+
+std::string ClusterJson(const v1::GetClusterResponse& cluster,
+                        const std::vector<CoordinatorReport>& reports) {
+  nlohmann::json json;
+  json["healthy"] = IsHealthy(cluster, reports);
+  json["coordinators"] = nlohmann::json::array();
+  for (const CoordinatorReport& report : reports) {
+    const v1::ClusterCoordinator& coordinator = report.coordinator;
+    nlohmann::json one = {{"address", coordinator.address()},
+                          {"http_address", coordinator.http_address()},
+                          {"version", coordinator.version()},
+                          {"epoch", coordinator.coordinator_epoch()},
+                          {"draining", coordinator.draining()},
+                          {"shards", coordinator.shards()}};
+    if (report.status.ok()) {
+      one["not_ready"] = report.cluster.not_ready();
+      one["jobs"] = report.jobs.jobs_size();
+      one["sessions"] = report.jobs.sessions();
+      one["uncommitted_steps"] = report.cluster.uncommitted_steps();
+    } else {
+      one["error"] = report.status.message();
+    }
+    json["coordinators"].push_back(std::move(one));
+  }
+  json["shards"] = nlohmann::json::array();
+  for (const v1::ClusterShard& shard : cluster.shards()) {
+    json["shards"].push_back({{"owner", shard.owner()}, {"pin", shard.pin()}});
+  }
+  return json.dump(-1, ' ', /*ensure_ascii=*/true,
+                   nlohmann::json::error_handler_t::replace) +
+         "\n";
+}
+
 std::string JobsText(const v1::ListJobsResponse& response) {
   if (response.jobs().empty()) return "no jobs\n";
   std::vector<Row> rows = {{"JOB", "GENERATION", "WORLD", "ALIVE", "KEYS",

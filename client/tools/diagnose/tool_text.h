@@ -5,8 +5,10 @@
 #define MUSTER_CLIENT_TOOLS_DIAGNOSE_TOOL_TEXT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "muster/base/status.h"
 #include "muster/v1/admin.pb.h"
 #include "muster/v1/store.pb.h"
 
@@ -17,6 +19,26 @@ std::string StatusText(absl::string_view address,
                        const v1::ListJobsResponse& response);
 
 std::string JobsText(const v1::ListJobsResponse& response);
+
+// A coordinator of the cluster, as it tells itself.
+struct CoordinatorReport {
+  v1::ClusterCoordinator coordinator;
+  Status status;  // of the calls; the rest is set if it is OK
+  v1::GetClusterResponse cluster;
+  v1::ListJobsResponse jobs;
+};
+
+// Whether every coordinator answers and is ready, and all shards of jobs have
+// one. `cluster` is one coordinator's answer.
+bool IsHealthy(const v1::GetClusterResponse& cluster,
+               const std::vector<CoordinatorReport>& reports);
+
+std::string ClusterText(const v1::GetClusterResponse& cluster,
+                        const std::vector<CoordinatorReport>& reports);
+
+// An object with the answers, on one line.
+std::string ClusterJson(const v1::GetClusterResponse& cluster,
+                        const std::vector<CoordinatorReport>& reports);
 
 // The members, then the ranks that the rendezvous waits for.
 std::string MembersText(const v1::GetJobResponse& response);

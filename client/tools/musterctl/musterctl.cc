@@ -72,7 +72,7 @@ class Ctl {
         admin_client_(std::move(control)),
         authorization_(std::move(authorization)) {}
 
-  // Whether diagnose found a problem.
+  // Whether diagnose or cluster found a problem.
   bool stuck() const { return stuck_; }
 
   Status Run() {
@@ -85,6 +85,7 @@ class Ctl {
         {"kv set", &Ctl::Set},        {"kv list", &Ctl::List},
         {"kv watch", &Ctl::Watch},    {"kv delete", &Ctl::Delete},
         {"close", &Ctl::Close},       {"drain", &Ctl::Drain},
+        {"cluster", &Ctl::Cluster},   {"move", &Ctl::Move},
     };
     Status status = (this->*commands.at(options_.command))();
     if (status.ok() && !written_) {
@@ -106,11 +107,89 @@ class Ctl {
 
   std::string Address() const { return admin_client_->endpoint().ToString(); }
 
+  // Asks every coordinator of the cluster that `cluster` shows.
+  StatusOr<std::vector<CoordinatorReport>> AskAll(
+      v1::GetClusterResponse& cluster) {
+    Status status = admin_client_->GetCluster({}, &cluster);
+    if (!status.ok()) return status;
+    std::vector<CoordinatorReport> reports;
+    for (const v1::ClusterCoordinator& coordinator : cluster.coordinators()) {
+      CoordinatorReport report;
+      report.coordinator = coordinator;
+      SessionOptions session;
+      session.address = coordinator.address();
+      session.connect_timeout = options_.timeout;
+      StatusOr<std::unique_ptr<internal::AdminClient>> client =
+          internal::AdminClient::Open(session);
+      report.status = client.status();
+      if (client.ok()) {
+        report.status = (*client)->GetCluster({}, &report.cluster);
+      }
+      if (report.status.ok()) {
+        report.status = (*client)->ListJobs({}, &report.jobs);
+      }
+      reports.push_back(std::move(report));
+    }
+    return reports;
+  }
+
+  // The jobs of all coordinators, with the rest of the answer of the one that
+  // was asked.
+  Status ListAllJobs(v1::ListJobsResponse& jobs) {
+    Status status = admin_client_->ListJobs({}, &jobs);
+    if (!status.ok()) return status;
+    v1::GetClusterResponse cluster;
+    const StatusOr<std::vector<CoordinatorReport>> reports = AskAll(cluster);
+    // A coordinator of an earlier version, or a lone one, has all jobs.
+    if (!reports.ok() || cluster.shards().empty()) return OkStatus();
+    std::map<std::string, v1::JobSummary> by_name;
+    for (const CoordinatorReport& report : *reports) {
+      if (!report.status.ok()) return report.status;
+      for (const v1::JobSummary& job : report.jobs.jobs()) {
+        by_name[job.job()] = job;
+      }
+    }
+    jobs.clear_jobs();
+    for (const auto& [name, job] : by_name) *jobs.add_jobs() = job;
+    return OkStatus();
+  }
+
+  Status Cluster() {
+    v1::GetClusterResponse cluster;
+    const StatusOr<std::vector<CoordinatorReport>> reports = AskAll(cluster);
+    if (!reports.ok()) return reports.status();
+    Print(options_.json ? ClusterJson(cluster, *reports)
+                        : ClusterText(cluster, *reports));
+    stuck_ = !IsHealthy(cluster, *reports);
+    return OkStatus();
+  }
+
+  Status Move() {
+    v1::MoveJobRequest request;
+    request.set_job(options_.arguments.front());
+    request.set_to(options_.to);
+    v1::MoveJobResponse response;
+    Status status = admin_client_->MoveJob(request, &response);
+    if (!status.ok()) return status;
+    v1::GetClusterRequest which;
+    which.set_job(request.job());
+    v1::GetClusterResponse cluster;
+    status = admin_client_->GetCluster(which, &cluster);
+    if (!status.ok()) return status;
+    Print(response,
+          absl::StrCat("shard ", cluster.job_shard(), ", with job ",
+                       base::Printable(request.job()), ", goes to ",
+                       options_.to.empty() ? "the coordinator that they choose"
+                                           : base::Printable(options_.to),
+                       "\n"));
+    return OkStatus();
+  }
+
   // Returns the job to use.
   StatusOr<std::string> Job() {
     if (!options_.job.empty()) return options_.job;
     v1::ListJobsResponse jobs;
-    Status status = admin_client_->ListJobs({}, &jobs);
+    Status status = ListAllJobs(jobs);
     if (!status.ok()) return status;
     if (jobs.jobs_size() == 1) return jobs.jobs(0).job();
     std::vector<std::string> names;
@@ -163,7 +242,7 @@ class Ctl {
 
   Status Jobs() {
     v1::ListJobsResponse response;
-    Status status = admin_client_->ListJobs({}, &response);
+    Status status = ListAllJobs(response);
     if (!status.ok()) return status;
     if (!options_.names) {
       Print(response, JobsText(response));
@@ -329,7 +408,7 @@ class Ctl {
 
   StatusOr<std::string> TopText() {
     v1::ListJobsResponse jobs;
-    Status status = admin_client_->ListJobs({}, &jobs);
+    Status status = ListAllJobs(jobs);
     if (!status.ok()) return status;
     std::string text = StatusText(Address(), jobs);
     if (options_.arguments.empty()) {

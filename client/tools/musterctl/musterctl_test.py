@@ -257,7 +257,12 @@ class MisuseTest(MusterctlTest):
                          'musterctl: unknown command "statsu"; musterctl help '
                          "lists them\n")
         self.assertIn("port number missing",
-                      self.ctl("status", "--coordinator=[::1]", status=2))
+                      self.ctl("status", "--coordinator=host:", status=2))
+        self.assertEqual(
+            self.ctl("drain", "--coordinator=a,,b", status=2),
+            'musterctl: coordinator address "a,,b": address 2 is empty\n')
+        self.assertIn("a drain is for one coordinator, not for a list",
+                      self.ctl("drain", "--coordinator=a,b", status=1))
         self.assertIn("MUSTER_INSECURE", self.ctl(
             "status", status=2, environment={"MUSTER_INSECURE": "perhaps"}))
         self.assertIn("no-such-ca.pem", self.ctl(

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "base/options.h"
 #include "base/text.h"
+#include "client/control/endpoint.h"
 #include "muster/base/status.h"
 
 namespace muster::tools {
@@ -27,7 +28,6 @@ using Asked = base::Options::Asked;
 using std::chrono::milliseconds;
 
 constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
-constexpr char kDefaultPort[] = ":7070";
 
 struct Command {
   const char* name;
@@ -64,8 +64,14 @@ constexpr Command kCommands[] = {
     {"kv delete", "KEY", 1, 1, "prefix", "delete a key"},
     {"close", "[JOB]", 0, 1, "reason",
      "close a job's rendezvous: nobody joins it any more"},
+    {"cluster", "", 0, 0, "",
+     "the coordinators that share the jobs, and etcd; exit status 3 when jobs "
+     "have no coordinator or one is not ready"},
+    {"move", "JOB", 1, 1, "to",
+     "let another coordinator serve a job, and the other jobs of its shard"},
     {"drain", "", 0, 0, "reason",
-     "take the coordinator out of service; its process ends"},
+     "take the coordinator out of service, which gives its jobs to the others; "
+     "its process ends"},
     {"completion", "SHELL", 1, 1, "",
      "what bash or zsh is to source for completion"},
     {"version", "", 0, 0, "verbose", "print the version of this program"},
@@ -157,7 +163,8 @@ std::string ErrorText(const base::OptionError& error) {
 base::Options Table(CtlOptions& options) {
   std::vector<base::Option> table = {
       {"coordinator", "HOST:PORT", &options.coordinator,
-       "where the coordinator listens; without it $MUSTER_COORDINATOR, "
+       "where the coordinator listens, or several with commas between, of "
+       "which the job's is found; without it $MUSTER_COORDINATOR, "
        "$MUSTER_RDZV_ENDPOINT, $PET_RDZV_ENDPOINT, $MASTER_ADDR and "
        "$MASTER_PORT, 127.0.0.1:7070"},
       {"job", "JOB", &options.job,
@@ -184,6 +191,9 @@ base::Options Table(CtlOptions& options) {
       {"count", "N", base::Parsed("0", ParseNumber, &options.count),
        "end after N looks; 0: when it is interrupted"},
       {"reason", "TEXT", &options.reason, "why, for people"},
+      {"to", "HOST:PORT", &options.to,
+       "the coordinator, as cluster shows it; without it the coordinators "
+       "choose again"},
       {"stuck_after", "DURATION",
        base::Parsed("5s", ParseMilliseconds, &options.stuck_after),
        "what takes longer is stuck (5s)"},
@@ -234,8 +244,8 @@ Status CheckCommand(const base::Options& given, const CtlOptions& options) {
   return OkStatus();
 }
 
-void TakeFromEnvironment(const base::Environment& environment,
-                         CtlOptions& options) {
+Status TakeFromEnvironment(const base::Environment& environment,
+                           CtlOptions& options) {
   const auto value = [&](const char* name) {
     const auto found = environment.find(name);
     return found == environment.end() ? "" : found->second;
@@ -256,11 +266,13 @@ void TakeFromEnvironment(const base::Environment& environment,
         absl::StrCat(brackets ? "[" : "", master, brackets ? "]:" : ":", port);
   }
   if (options.coordinator.empty()) options.coordinator = kDefaultCoordinator;
-  // Accepts a host without a port, as muster-run does.
-  if (!absl::StrContains(options.coordinator, ':')) {
-    options.coordinator += kDefaultPort;
-  }
   first(options.job, {"MUSTER_JOB", "TORCHELASTIC_RUN_ID"});
+  // Hosts may stand without a port, as in muster-run.
+  const auto parsed = internal::ParseEndpoints(
+      "coordinator address", options.coordinator, internal::kDefaultPort);
+  if (!parsed.ok()) return parsed.status();
+  options.coordinator = internal::JoinEndpoints(*parsed);
+  return OkStatus();
 }
 
 // Formats an entry of a list: `what` and its meaning.
@@ -334,7 +346,12 @@ StatusOr<CtlOptions> ParseCtlOptions(const std::vector<std::string>& arguments,
     options.arguments = {options.command};
     options.command = "help";
   }
-  TakeFromEnvironment(environment, options);
+  Status taken = TakeFromEnvironment(environment, options);
+  // These do not ask the coordinator.
+  const bool is_local = options.command == "help" ||
+                        options.command == "completion" ||
+                        options.command == "version";
+  if (!taken.ok() && !is_local) return taken;
   return options;
 }
 
@@ -367,7 +384,7 @@ StatusOr<std::string> CtlHelp(absl::string_view name) {
       "token that those processes have,\nunder the same names.\n"
       "\n"
       "Exit status: 0: done; 1: the coordinator refused or did not answer; 2: "
-      "a wrong\ncommand line; 3: diagnose found something stuck, or nothing "
+      "a wrong\ncommand line; 3: diagnose or cluster found something wrong, or nothing "
       "known.\n");
   return text;
 }
@@ -422,7 +439,8 @@ StatusOr<std::string> CtlCompletion(absl::string_view shell) {
       "  case \"${words[*]}\" in\n"
       "    \"\") candidates=\"",
       absl::StrJoin(first, " "), "\" ;;\n", families,
-      "    members|groups|barriers|top|diagnose|flight-recorder|trace|close)\n"
+      "    "
+      "members|groups|barriers|top|diagnose|flight-recorder|trace|close|move)\n"
       "      candidates=$(musterctl jobs --names --timeout=1s 2>/dev/null) ;;\n"
       "    help) candidates=\"",
       absl::StrJoin(first, " "),

@@ -21,7 +21,8 @@ struct CtlOptions {
   std::vector<std::string> arguments;
   bool help = false;
 
-  // host:port, from the option, the environment or the default.
+  // host:port, or several with commas between, from the option, the environment
+  // or the default.
   std::string coordinator;
   // Empty: not given.
   std::string job;
@@ -37,6 +38,7 @@ struct CtlOptions {
   std::chrono::milliseconds interval = std::chrono::seconds(2);  // top
   int64_t count = 0;   // top; 0: until a signal
   std::string reason;  // drain
+  std::string to;      // move
   std::chrono::milliseconds stuck_after = std::chrono::seconds(5);  // diagnose
   bool verbose = false;                                             // version
   bool stacks = false;                                              // diagnose

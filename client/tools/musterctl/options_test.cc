@@ -78,9 +78,23 @@ TEST(CtlOptionsTest, TheAddressComesFromTheFirstThatIsSet) {
   EXPECT_EQ(Parse({"jobs"}, variables)->coordinator, "own:3");
   EXPECT_EQ(Parse({"jobs", "--coordinator=x:4"}, variables)->coordinator,
             "x:4");
+  EXPECT_EQ(
+      Parse({"jobs", "--coordinator=x:4,y,[::1]:6"}, variables)->coordinator,
+      "x:4,y:7070,[::1]:6");
   // A port without a host has no effect.
   EXPECT_EQ(Parse({"jobs"}, {{"MASTER_PORT", "1"}})->coordinator,
             "127.0.0.1:7070");
+}
+
+TEST(CtlOptionsTest, AWrongAddressIsAnErrorOfCommandsThatUseIt) {
+  EXPECT_EQ(GetError({"jobs", "--coordinator=a,,b"}),
+            "coordinator address \"a,,b\": address 2 is empty");
+  const base::Environment variables = {{"MUSTER_COORDINATOR", "a:"}};
+  EXPECT_EQ(Parse({"jobs"}, variables).status().message(),
+            "coordinator address \"a:\": port number missing");
+  for (const char* const command : {"help", "version"}) {
+    EXPECT_TRUE(Parse({command}, variables).ok()) << command;
+  }
 }
 
 TEST(CtlOptionsTest, TheJobComesFromTheEnvironmentAsTheSdksDoes) {

@@ -89,6 +89,16 @@ def test_a_session_knows_its_names(connect, address):
     unnamed.close()
 
 
+def test_a_session_takes_several_addresses(address):
+    with_dead = f"127.0.0.1:1,{address}"
+    session = muster.Session(with_dead, "job", "first")
+    assert session.address == with_dead
+    assert session.status() is None
+    session.close()
+    with pytest.raises(muster.ArgumentError, match='address 2 is empty'):
+        muster.Session(f"{address},", "job", "first")
+
+
 @pytest.mark.parametrize("options,kind", [
     ({"address": "127.0.0.1:1"}, muster.NetworkError),
     ({"job": "no job"}, muster.ArgumentError),
