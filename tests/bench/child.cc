@@ -9,6 +9,8 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace muster::bench {
 
@@ -57,6 +59,15 @@ std::string Child::ReadLine() {
 void Child::WriteLine(const std::string& line) {
   fputs(absl::StrCat(line, "\n").c_str(), to_);
   fflush(to_);
+}
+
+std::string ReadGrpcAddress(Child& coordinator) {
+  const std::string line = coordinator.ReadLine();
+  for (absl::string_view word : absl::StrSplit(line, absl::ByAnyChar(" \n"))) {
+    if (absl::ConsumePrefix(&word, "grpc=")) return std::string(word);
+  }
+  throw std::runtime_error(absl::StrCat(
+      "the coordinator's first line names no grpc= address: ", line));
 }
 
 }  // namespace muster::bench

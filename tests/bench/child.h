@@ -31,6 +31,10 @@ class Child {
   FILE* to_ = nullptr;
 };
 
+// Returns the address in the first line that a coordinator prints, `listening
+// grpc=127.0.0.1:41234 http=...`. Throws if there is none.
+std::string ReadGrpcAddress(Child& coordinator);
+
 }  // namespace muster::bench
 
 #endif  // MUSTER_TESTS_BENCH_CHILD_H_

@@ -3,7 +3,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -23,7 +22,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "muster/session.h"
@@ -32,6 +30,7 @@
 #include "tests/bench/echo_server.h"
 #include "tests/bench/fairness.h"
 #include "tests/bench/figure.h"
+#include "tests/bench/folder.h"
 #include "tests/bench/load.h"
 #include "tests/bench/peers.h"
 #include "tests/bench/processes.h"
@@ -78,44 +77,12 @@ constexpr double kProcessesThroughputRatio = 0.9;
 // The ratio to the throughput of etcd on the same disk.
 constexpr double kDurableThroughputRatio = 3;
 
-// `listening grpc=127.0.0.1:41234 http=...` -> `127.0.0.1:41234`.
-std::string ParseGrpcAddress(const std::string& line) {
-  for (absl::string_view word : absl::StrSplit(line, absl::ByAnyChar(" \n"))) {
-    if (absl::StartsWith(word, "grpc=")) return std::string(word.substr(5));
-  }
-  throw std::runtime_error(absl::StrCat(
-      "the coordinator's first line names no grpc= address: ", line));
-}
-
 // One load to measure, and its reference.
 struct Row {
   std::string name;
   std::string reference;  // name of another row; empty: none
   std::function<Figures()> run;
   std::vector<Figures> rounds = {};
-};
-
-// Removes the folder and its contents at the end.
-class Folder {
- public:
-  explicit Folder(const std::string& parent)
-      : path_(parent + "/coordinator_bench.XXXXXX") {
-    if (mkdtemp(path_.data()) == nullptr) {
-      throw std::runtime_error("cannot make a folder in " + parent +
-                               " (--storage)");
-    }
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 struct Bed {
@@ -196,7 +163,7 @@ class StorageBed {
         coordinator_({absl::GetFlag(FLAGS_coordinator), "--listen=127.0.0.1:0",
                       "--http_listen=", "--storage=rocksdb", "--sync=always",
                       "--storage_path=" + folder_.path() + "/muster"}),
-        address_(ParseGrpcAddress(coordinator_.ReadLine())),
+        address_(ReadGrpcAddress(coordinator_)),
         etcd_(StartEtcd(folder_.path() + "/etcd")),
         redis_(StartRedis()) {
     if (etcd_ == nullptr) std::cerr << "etcd is not installed: left out\n";
@@ -352,15 +319,14 @@ void MeasureScale(const Bed& bed, const std::string& only,
     Child coordinator({absl::GetFlag(FLAGS_coordinator), "--listen=127.0.0.1:0",
                        "--http_listen=127.0.0.1:0", "--lease=10m",
                        "--drain_timeout=0s"});
-    for (const Figure& figure :
-         measure({.echo = bed.echo,
-         .coordinator = ParseGrpcAddress(coordinator.ReadLine()),
-         .echo_pid = bed.echo_pid,
-         .coordinator_pid = coordinator.pid(),
-         .rounds = absl::GetFlag(FLAGS_rounds),
-         .waiters = absl::GetFlag(FLAGS_waiters),
-         .sessions = absl::GetFlag(FLAGS_sessions),
-         .members = absl::GetFlag(FLAGS_members)})) {
+    for (const Figure& figure : measure({.echo = bed.echo,
+                                .coordinator = ReadGrpcAddress(coordinator),
+                                .echo_pid = bed.echo_pid,
+                                .coordinator_pid = coordinator.pid(),
+                                .rounds = absl::GetFlag(FLAGS_rounds),
+                                .waiters = absl::GetFlag(FLAGS_waiters),
+                                .sessions = absl::GetFlag(FLAGS_sessions),
+                                .members = absl::GetFlag(FLAGS_members)})) {
       figures.push_back(figure);
     }
   }
@@ -379,8 +345,8 @@ void MeasureFloods(const std::string& only, std::vector<Figure>& figures) {
     for (const Figure& figure :
          MeasureFairness({.self = "/proc/self/exe",
          .flood = flood,
-         .flooded = ParseGrpcAddress(flooded.ReadLine()),
-         .undisturbed = ParseGrpcAddress(undisturbed.ReadLine()),
+         .flooded = ReadGrpcAddress(flooded),
+         .undisturbed = ReadGrpcAddress(undisturbed),
          .rounds = absl::GetFlag(FLAGS_rounds),
          .round = milliseconds(absl::GetFlag(FLAGS_fairness_ms)),
          .keys = absl::GetFlag(FLAGS_listed_keys)})) {
@@ -420,7 +386,7 @@ int Bench() {
   const Bed bed = {
       .echo = absl::StrCat("127.0.0.1:",
                            absl::StripAsciiWhitespace(echo.ReadLine())),
-      .coordinator = ParseGrpcAddress(coordinator.ReadLine()),
+      .coordinator = ReadGrpcAddress(coordinator),
       .echo_pid = echo.pid(),
       .coordinator_pid = coordinator.pid(),
       .payload = std::string(

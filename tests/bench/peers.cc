@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/storage/etcd/etcd.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
@@ -133,24 +134,36 @@ class Redis final : public Peer {
   Child child_;
 };
 
-class Etcd final : public Peer {
+class Etcd final : public EtcdPeer {
  public:
-  Etcd(const std::string& program, const std::string& folder)
-      : port_(FreePort()),
-        child_(
-            {program, absl::StrCat("--data-dir=", folder),
-             absl::StrCat("--listen-client-urls=http://", address()),
-             absl::StrCat("--advertise-client-urls=http://", address()),
-             absl::StrCat("--listen-peer-urls=http://127.0.0.1:", FreePort()),
-             "--logger=zap", "--log-level=error"}) {
-    AwaitListener("etcd", port_);
-    // etcd listens before it has a leader; the first put waits for one.
-    Set("started", 0)();
+  Etcd(const std::string& program, const std::string& folder, int members) {
+    std::vector<std::string> peers, named;
+    for (int i = 0; i < members; ++i) {
+      ports_.push_back(FreePort());
+      peers.push_back(absl::StrCat("http://127.0.0.1:", FreePort()));
+      named.push_back(absl::StrCat("e", i, "=", peers.back()));
+    }
+    for (int i = 0; i < members; ++i) {
+      const std::string url = "http://" + endpoints()[i];
+      children_.push_back(std::make_unique<Child>(std::vector<std::string>{
+          program, absl::StrCat("--name=e", i),
+          absl::StrCat("--data-dir=", folder, "/e", i),
+          absl::StrCat("--listen-client-urls=", url),
+          absl::StrCat("--advertise-client-urls=", url),
+          absl::StrCat("--listen-peer-urls=", peers[i]),
+          absl::StrCat("--initial-advertise-peer-urls=", peers[i]),
+          absl::StrCat("--initial-cluster=", absl::StrJoin(named, ",")),
+          "--logger=zap", "--log-level=error"}));
+    }
+    for (const int port : ports_) AwaitListener("etcd", port);
+    // A member listens before it has a leader; the first put waits for one.
+    for (int i = 0; i < members; ++i) Set("started", i)();
   }
 
   Operation Set(const std::string& payload, int caller) override {
     auto stub = std::shared_ptr<etcdserverpb::KV::Stub>(
-        etcdserverpb::KV::NewStub(OwnChannel(address())));
+        etcdserverpb::KV::NewStub(OwnChannel(
+            endpoints()[static_cast<size_t>(caller) % ports_.size()])));
     return [stub, payload, key = absl::StrCat("key/", caller)] {
       grpc::ClientContext context;
       context.set_deadline(std::chrono::system_clock::now() + kStartPatience);
@@ -166,13 +179,19 @@ class Etcd final : public Peer {
     };
   }
 
-  int pid() const override { return child_.pid(); }
+  int pid() const override { return children_[0]->pid(); }
+
+  std::vector<std::string> endpoints() const override {
+    std::vector<std::string> endpoints;
+    for (const int port : ports_) {
+      endpoints.push_back(absl::StrCat("127.0.0.1:", port));
+    }
+    return endpoints;
+  }
 
  private:
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
-  const int port_;
-  Child child_;
+  std::vector<int> ports_;
+  std::vector<std::unique_ptr<Child>> children_;
 };
 
 }  // namespace
@@ -182,9 +201,10 @@ std::unique_ptr<Peer> StartRedis() {
   return program.empty() ? nullptr : std::make_unique<Redis>(program);
 }
 
-std::unique_ptr<Peer> StartEtcd(const std::string& folder) {
+std::unique_ptr<EtcdPeer> StartEtcd(const std::string& folder, int members) {
   const std::string program = FindProgram("etcd");
-  return program.empty() ? nullptr : std::make_unique<Etcd>(program, folder);
+  if (program.empty()) return nullptr;
+  return std::make_unique<Etcd>(program, folder, members);
 }
 
 }  // namespace muster::bench

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/bench/load.h"
 
@@ -24,9 +25,15 @@ class Peer {
 // if it does not start.
 std::unique_ptr<Peer> StartRedis();
 
-// Starts etcd with its data in `folder`; each put is synced to the disk, which
-// is etcd's default. Null: etcd is not installed. Throws if it does not start.
-std::unique_ptr<Peer> StartEtcd(const std::string& folder);
+class EtcdPeer : public Peer {
+ public:
+  virtual std::vector<std::string> endpoints() const = 0;
+};
+
+// Starts an etcd with its data in `folder`; each put is synced to the disk,
+// which is etcd's default. Null: etcd is not installed. Throws if it does not
+// start.
+std::unique_ptr<EtcdPeer> StartEtcd(const std::string& folder, int members = 1);
 
 }  // namespace muster::bench
 

@@ -243,6 +243,56 @@ class Member
   std::atomic<bool> writable_{false};
 };
 
+// The relay of one host with as many idle members. Its ranks do nothing.
+class RelayedHost {
+ public:
+  static constexpr int kMembers = 8;
+
+  RelayedHost(const ScaleOptions& options, int number)
+      : stub_(v1::SessionService::NewStub(OwnChannel(options.coordinator))),
+        stream_(stub_->Relay(&context_)) {
+    v1::RelayRequest request;
+    for (int i = 1; i <= kMembers; ++i) {
+      v1::StreamRequest first;
+      v1::Hello& hello = *first.mutable_hello();
+      hello.mutable_caller()->set_job("relayed");
+      hello.mutable_caller()->set_member(absl::StrCat("m", number, ".", i));
+      hello.mutable_caller()->set_incarnation(1);
+      *hello.mutable_registration()->mutable_caller() = hello.caller();
+      hello.mutable_registration()->set_host(absl::StrCat("host-", number));
+      v1::RelayFrame* frame = request.add_frames();
+      frame->set_session(static_cast<uint64_t>(i));
+      frame->set_open(true);
+      frame = request.add_frames();
+      frame->set_session(static_cast<uint64_t>(i));
+      frame->set_last_part(first.SerializeAsString());
+    }
+    stream_->Write(request);
+    v1::RelayResponse response;
+    for (int welcomes = 0; welcomes < kMembers;) {
+      if (!stream_->Read(&response)) {
+        throw std::runtime_error("the relay's call broke");
+      }
+      for (const v1::RelayFrame& frame : response.frames()) {
+        if (frame.has_last_part()) ++welcomes;
+      }
+    }
+  }
+  ~RelayedHost() {
+    context_.TryCancel();
+    stream_->Finish();
+  }
+  RelayedHost(const RelayedHost&) = delete;
+  RelayedHost& operator=(const RelayedHost&) = delete;
+
+ private:
+  grpc::ClientContext context_;
+  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  const std::unique_ptr<
+      grpc::ClientReaderWriter<v1::RelayRequest, v1::RelayResponse>>
+      stream_;
+};
+
 class Members {
  public:
   // Members are numbered from `first`.
@@ -350,6 +400,12 @@ std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options) {
         sessions.push_back(std::make_unique<Members>(
             ScaleOptions{.coordinator = options.coordinator, .members = 1}, i));
       });
+  std::vector<std::unique_ptr<RelayedHost>> hosts;
+  const double host = KibibytesOfEach(
+      options.coordinator_pid,
+      std::max(1, options.sessions / RelayedHost::kMembers), [&](int i) {
+        hosts.push_back(std::make_unique<RelayedHost>(options, i));
+      });
   std::vector<Operation> streams;
   const double stream =
       KibibytesOfEach(options.echo_pid, options.sessions, [&](int i) {
@@ -357,6 +413,9 @@ std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options) {
         streams.back()();
       });
   return {AtMost("idle session", session, "KiB", 32),
+          AtMost(absl::StrCat("idle session of a relay with ",
+                              RelayedHost::kMembers),
+                 host / RelayedHost::kMembers, "KiB", 8),
           {.name = "idle echo stream", .value = stream, .unit = "KiB"}};
 }
 

@@ -26,8 +26,8 @@ struct ScaleOptions {
 // Measures the time until the last one returns.
 std::vector<Figure> MeasureRelease(const ScaleOptions& options);
 
-// The memory of the coordinator per idle session, and that of the bare echo per
-// stream.
+// The memory of the coordinator per idle session, on a connection of its own and
+// through a relay, and that of the bare echo per stream.
 std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options);
 
 // Members over 100 connections: their memory, a static rendezvous, a barrier,

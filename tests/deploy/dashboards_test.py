@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Evaluates every query of the dashboards and every rule on a real Prometheus,
 which watches a real coordinator and a real job: no result is empty, and every
-metric is exported.
+metric is exported. The coordinator is a fleet of one, with a real etcd.
 
 Usage: dashboards_test.py COORDINATOR MUSTER_RUN MUSTERCTL TRAIN VERBS
 """
@@ -24,7 +24,7 @@ import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "end2end"))
-from processes import Processes, free_port, wait_until  # pylint: disable=C0413
+from processes import Processes, free_port, metric, wait_until  # pylint: disable=C0413
 
 COORDINATOR, MUSTER_RUN, MUSTERCTL, TRAIN, VERBS = [
     os.path.abspath(path) for path in sys.argv[1:6]]
@@ -139,9 +139,9 @@ class DashboardsTest(unittest.TestCase):
         cls.addClassCleanup(cls.processes.__exit__)
         folder = cls.processes.folder.name
         flags, env = secure(folder)
+        etcd = f"127.0.0.1:{free_port()}"
         _, grpc, http = cls.processes.coordinator(
-            COORDINATOR, "--storage=rocksdb", f"--storage_path={folder}/db",
-            *flags)
+            COORDINATOR, "--storage=etcd", f"--etcd_endpoints={etcd}", *flags)
         env["MUSTER_COORDINATOR"] = grpc
         config = configure(f"{folder}/prometheus", http)
         address = f"127.0.0.1:{free_port()}"
@@ -152,6 +152,14 @@ class DashboardsTest(unittest.TestCase):
         cls.prometheus = Prometheus(address)
         wait_until(lambda: cls.prometheus.finite("muster_coordinator_jobs"),
                    "Prometheus has read the coordinator", SECONDS)
+        # There is no etcd yet, so there are errors.
+        wait_until(lambda: cls.prometheus.finite(
+            "muster_coordinator_etcd_errors_total"),
+                   "Prometheus has read an error", SECONDS)
+        cls.start_etcd(etcd)
+        wait_until(lambda: metric(
+            http, "muster_coordinator_shards_owned") == 64,
+                   "the coordinator has its jobs", SECONDS)
         # From here on counts must grow.
         cls.start_jobs(grpc, env, f"{folder}/prometheus/targets/workers.json")
         # The values of the dashboards' variables.
@@ -159,6 +167,17 @@ class DashboardsTest(unittest.TestCase):
             'muster_dataplane_collectives_total'
             '{muster_job="training", op="all_reduce"}'),
                    "Prometheus has read the workers", SECONDS)
+
+    @classmethod
+    def start_etcd(cls, address):
+        peer = f"http://127.0.0.1:{free_port()}"
+        cls.processes.start([
+            "etcd", f"--data-dir={cls.processes.folder.name}/etcd",
+            f"--listen-client-urls=http://{address}",
+            f"--advertise-client-urls=http://{address}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}"])
 
     @classmethod
     def start_jobs(cls, grpc, env, targets):

@@ -14,11 +14,15 @@ import unittest
 
 import k8s_schema
 import manifests
-from manifests import (EXAMPLES, OVERLAYS, container, environment, job_spec,
-                       of_kind, only, pod_templates, port_number, seconds)
+from manifests import (ETCD, EXAMPLES, OPERATOR, OVERLAYS, container,
+                       environment, job_spec, of_kind, only, pod_templates,
+                       port_number, seconds)
 
 COORDINATOR, MUSTER_RUN, MUSTERCTL = [
     os.path.abspath(path) for path in sys.argv[1:4]]
+FOLDERS = OVERLAYS + [OPERATOR, ETCD] + EXAMPLES
+# Variables of a pod that are no flags.
+FIELDS = {"POD_NAME": "pod-0", "POD_NAMESPACE": "namespace"}
 
 
 def selects(selector, labels):
@@ -33,8 +37,7 @@ class RenderedTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.rendered = {folder: manifests.render(folder)
-                        for folder in OVERLAYS + EXAMPLES}
+        cls.rendered = {folder: manifests.render(folder) for folder in FOLDERS}
         cls.everything = [(folder, thing)
                           for folder, things in cls.rendered.items()
                           for thing in things]
@@ -48,7 +51,7 @@ class RenderedTest(unittest.TestCase):
         found = {os.path.relpath(folder, manifests.K8S)
                  for folder, _, files in os.walk(manifests.K8S)
                  if "kustomization.yaml" in files}
-        self.assertEqual(found, set(OVERLAYS + EXAMPLES))
+        self.assertEqual(found, set(FOLDERS))
         for folder, things in self.rendered.items():
             self.assertTrue(things, folder)
 
@@ -91,7 +94,7 @@ class RenderedTest(unittest.TestCase):
     def test_pods_are_restricted(self):
         classes = {c["metadata"]["name"] for c in
                    of_kind(self.rendered["base"], "PriorityClass")}
-        for folder, template in self.templates(OVERLAYS + EXAMPLES):
+        for folder, template in self.templates(FOLDERS):
             with self.subTest(folder):
                 pod = template["spec"]
                 self.assertFalse(pod["automountServiceAccountToken"])
@@ -111,18 +114,22 @@ class RenderedTest(unittest.TestCase):
                 self.assertIn(template["spec"]["priorityClassName"], classes)
 
     def test_volumes_and_ports_are_named_as_they_are(self):
-        for folder, template in self.templates(OVERLAYS + EXAMPLES):
+        for folder, template in self.templates(FOLDERS):
             with self.subTest(folder):
                 volumes = {v["name"] for v in template["spec"].get("volumes", [])}
                 mounts = {m["name"] for m in container(template)["volumeMounts"]}
-                self.assertEqual(mounts, volumes | (mounts & {"data"}))
+                volumes |= {v["metadata"]["name"]
+                            for s in of_kind(self.rendered[folder], "StatefulSet")
+                            for v in s["spec"].get("volumeClaimTemplates", [])}
+                self.assertEqual(mounts, volumes)
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                     get = container(template).get(probe, {}).get("httpGet")
                     if get:
-                        self.assertEqual(port_number(template, get["port"]), 7071)
+                        self.assertEqual(port_number(template, get["port"]),
+                                         2381 if folder == ETCD else 7071)
 
     def test_services_and_policies_select_pods(self):
-        for folder in OVERLAYS[:3]:
+        for folder in OVERLAYS:
             template = only(pod_templates(self.rendered[folder]))
             labels = template["metadata"]["labels"]
             stateful = only(of_kind(self.rendered[folder], "StatefulSet"))
@@ -206,7 +213,7 @@ class RenderedTest(unittest.TestCase):
                 self.assertEqual(container(template)["command"],
                                  ["muster-coordinator"])
                 env = environment(template)
-                for name in env:
+                for name in set(env) - set(FIELDS):
                     self.assertIn(
                         name.replace("MUSTER_COORDINATOR_", "").lower(), flags)
                 for flag, port in (("LISTEN", "grpc"), ("HTTP_LISTEN", "http")):
@@ -248,6 +255,129 @@ class RenderedTest(unittest.TestCase):
                 self.assertEqual(env["MUSTER_RDZV_ENDPOINT"],
                                  "muster-coordinator:7070")
 
+    def check_spread(self, stateful):
+        """Each pod has a host of its own, and zones have as many as others."""
+        spec = stateful["spec"]["template"]["spec"]
+        labels = stateful["spec"]["template"]["metadata"]["labels"]
+        apart = only(spec["affinity"]["podAntiAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"])
+        self.assertEqual(apart["topologyKey"], "kubernetes.io/hostname")
+        spread = only(spec["topologySpreadConstraints"])
+        self.assertEqual((spread["topologyKey"], spread["maxSkew"]),
+                         ("topology.kubernetes.io/zone", 1))
+        for selector in (apart["labelSelector"], spread["labelSelector"]):
+            self.assertTrue(selects(selector["matchLabels"], labels))
+
+    def check_budget(self, objects, stateful):
+        budget = only(of_kind(objects, "PodDisruptionBudget"))["spec"]
+        self.assertEqual(budget["maxUnavailable"], 1)
+        self.assertTrue(selects(
+            budget["selector"]["matchLabels"],
+            stateful["spec"]["template"]["metadata"]["labels"]))
+
+    def test_several_coordinators_need_nothing_of_their_own(self):
+        objects = self.rendered["overlays/ha"]
+        stateful = only(of_kind(objects, "StatefulSet"))
+        self.assertEqual(stateful["spec"]["replicas"], 3)
+        self.assertNotIn("volumeClaimTemplates", stateful["spec"])
+        self.assertEqual(stateful["spec"]["updateStrategy"],
+                         {"type": "RollingUpdate"})
+        self.check_spread(stateful)
+        self.check_budget(objects, stateful)
+        env = environment(stateful["spec"]["template"])
+        self.assertEqual(env["MUSTER_COORDINATOR_STORAGE"], "etcd")
+        self.assertNotIn("MUSTER_COORDINATOR_STORAGE_PATH", env)
+        ready = container(stateful["spec"]["template"])["readinessProbe"]
+        self.assertEqual(ready["httpGet"]["path"], "/readyz")
+
+    def test_clients_reach_each_of_several_coordinators_by_its_name(self):
+        objects = self.rendered["overlays/ha"]
+        stateful = only(of_kind(objects, "StatefulSet"))
+        names = only(
+            c["spec"]["dnsNames"] for c in of_kind(objects, "Certificate")
+            if c["spec"]["secretName"] == "muster-coordinator-tls")
+        namespace = stateful["metadata"]["namespace"]
+        service = stateful["spec"]["serviceName"]
+        self.assertIn(f"{service}.{namespace}.svc", names)
+        for k in range(stateful["spec"]["replicas"]):
+            advertised = environment(stateful["spec"]["template"], {
+                "metadata.name": f"muster-coordinator-{k}",
+                "metadata.namespace": namespace,
+            })["MUSTER_COORDINATOR_ADVERTISE"]
+            self.assertEqual(advertised, f"muster-coordinator-{k}.{service}."
+                             f"{namespace}.svc:7070")
+            self.assertIn("*." + advertised.split(":")[0].split(".", 1)[1],
+                          names)
+
+    def test_coordinators_find_the_members_of_etcd_and_may_call_them(self):
+        coordinators = self.rendered["overlays/ha"]
+        template = only(pod_templates(coordinators))
+        etcd = only(of_kind(self.rendered[ETCD], "StatefulSet"))
+        service = only(of_kind(self.rendered[ETCD], "Service"))
+        members = [f"{etcd['metadata']['name']}-{k}.{service['metadata']['name']}"
+                   for k in range(etcd["spec"]["replicas"])]
+        self.assertEqual(etcd["spec"]["serviceName"],
+                         service["metadata"]["name"])
+        env = environment(template)
+        self.assertEqual(env["MUSTER_COORDINATOR_ETCD_ENDPOINTS"],
+                         ",".join(f"{name}:2379" for name in members))
+        certificates = {c["spec"]["secretName"]: c["spec"] for c in
+                        of_kind(self.rendered[ETCD], "Certificate")}
+        self.assertLessEqual(set(members),
+                             set(certificates["muster-etcd-tls"]["dnsNames"]))
+        # No worker has a certificate that etcd accepts.
+        client = certificates["muster-etcd-client-tls"]
+        self.assertEqual(client["issuerRef"]["name"], "muster-etcd-authority")
+        self.assertNotIn("muster-etcd-authority", {
+            i["metadata"]["name"] for i in of_kind(coordinators, "Issuer")})
+        volume = only(v for v in template["spec"]["volumes"]
+                      if v["name"] == "etcd")
+        self.assertIn(volume["secret"]["secretName"], certificates)
+
+        labels = etcd["spec"]["template"]["metadata"]["labels"]
+        allowed, dns = only(
+            p["spec"]["egress"] for p in of_kind(coordinators, "NetworkPolicy")
+            if p["metadata"]["name"] == "muster-coordinator-etcd")
+        self.assertTrue(selects(
+            only(allowed["to"])["podSelector"]["matchLabels"], labels))
+        self.assertEqual(only(allowed["ports"])["port"], 2379)
+        self.assertEqual({p["port"] for p in dns["ports"]}, {53})
+        policy = only(of_kind(self.rendered[ETCD], "NetworkPolicy"))["spec"]
+        self.assertTrue(selects(policy["podSelector"]["matchLabels"], labels))
+        self.assertTrue(selects(
+            only(policy["ingress"][0]["from"])["podSelector"]["matchLabels"],
+            template["metadata"]["labels"]))
+
+    def test_etcd_is_a_cluster_that_starts_and_does_not_fill(self):
+        etcd = only(of_kind(self.rendered[ETCD], "StatefulSet"))
+        template = etcd["spec"]["template"]
+        self.check_spread(etcd)
+        self.check_budget(self.rendered[ETCD], etcd)
+        # A member waits for others, which must be started and found.
+        self.assertEqual(etcd["spec"]["podManagementPolicy"], "Parallel")
+        service = only(of_kind(self.rendered[ETCD], "Service"))["spec"]
+        self.assertTrue(service["publishNotReadyAddresses"])
+        text = subprocess.run(["etcd", "--help"], check=True, text=True,
+                              capture_output=True).stdout
+        known = set(re.findall(r"^  --([a-z-]+)", text, re.M))
+        cluster = set()
+        for k in range(etcd["spec"]["replicas"]):
+            env = environment(template, {"metadata.name": f"muster-etcd-{k}"})
+            cluster.add(env["ETCD_NAME"] + "=" +
+                        env["ETCD_INITIAL_ADVERTISE_PEER_URLS"])
+        self.assertEqual(cluster, set(env["ETCD_INITIAL_CLUSTER"].split(",")))
+        for name in env:
+            self.assertIn(name[len("ETCD_"):].replace("_", "-").lower(), known)
+        mount = only(m for m in container(template)["volumeMounts"]
+                     if m["name"] == "data")
+        self.assertTrue(env["ETCD_DATA_DIR"].startswith(
+            mount["mountPath"] + "/"))
+        claim = only(etcd["spec"]["volumeClaimTemplates"])
+        size = claim["spec"]["resources"]["requests"]["storage"]
+        self.assertLess(2 * int(env["ETCD_QUOTA_BACKEND_BYTES"]),
+                        int(size.replace("Gi", "")) * 2**30)
+        self.assertNotEqual(env["ETCD_AUTO_COMPACTION_RETENTION"], "0")
+
     def test_gpus_are_as_many_as_ranks(self):
         for folder in ("examples/indexed-job-gpu", "examples/jobset-gpu"):
             template = job_spec(self.rendered[folder])["template"]
@@ -281,7 +411,7 @@ class RenderedTest(unittest.TestCase):
         self.assertNotIn("MUSTER_TLS_CA", environment(plain))
 
     def test_monitors_find_their_ports(self):
-        objects = self.rendered["overlays/prometheus-operator"]
+        objects = self.rendered[OPERATOR]
         service_monitor = only(of_kind(objects, "ServiceMonitor"))["spec"]
         found = [s for s in of_kind(self.rendered["base"], "Service")
                  if selects(service_monitor["selector"]["matchLabels"],
@@ -317,7 +447,7 @@ class RenderedTest(unittest.TestCase):
         written = self.written_rules(at)
         self.assertEqual(written.replace(at, ""), self.written_rules())
         self.assertNotIn(path, written)
-        self.assertIn(f"runbook_url: {at}deploy/README.md#muster", written)
+        self.assertIn(f"runbook_url: {at}deploy/ALERTS.md#muster", written)
 
     def test_rules_are_those_of_prometheus(self):
         written = self.written_rules()

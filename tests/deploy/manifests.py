@@ -12,8 +12,10 @@ import yaml
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 K8S = os.path.join(HERE, "..", "..", "deploy", "k8s")
-OVERLAYS = ["base", "overlays/development", "overlays/tls",
-            "overlays/prometheus-operator"]
+# With a coordinator; an overlay beside them; and jobs.
+OVERLAYS = ["base", "overlays/development", "overlays/tls", "overlays/ha"]
+OPERATOR = "overlays/prometheus-operator"
+ETCD = "examples/etcd"
 EXAMPLES = ["examples/indexed-job", "examples/indexed-job-development",
             "examples/indexed-job-gpu", "examples/jobset",
             "examples/jobset-gpu"]
@@ -99,11 +101,17 @@ def container(template):
 
 
 def environment(template, fields=None):
-    """Its variables; `fields` has the values that Kubernetes fills in."""
+    """Its variables; `fields` has the values that Kubernetes fills in. A value
+    from an optional Secret is not there."""
     values = {}
     for variable in container(template)["env"]:
         if "value" in variable:
-            values[variable["name"]] = variable["value"]
+            values[variable["name"]] = re.sub(
+                r"\$\((\w+)\)", lambda name: values[name[1]],
+                variable["value"])
+            continue
+        if "secretKeyRef" in variable["valueFrom"]:
+            assert variable["valueFrom"]["secretKeyRef"]["optional"], variable
             continue
         path = variable["valueFrom"]["fieldRef"]["fieldPath"]
         label = re.fullmatch(r"metadata\.labels\['(.*)'\]", path)

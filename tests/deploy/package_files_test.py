@@ -132,12 +132,18 @@ class ServiceTest(unittest.TestCase):
                                   capture_output=True, check=False)
             self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
+    def test_it_begins_after_an_etcd_of_the_host_and_ends_before_it(self):
+        with open(SERVICE, encoding="utf-8") as text:
+            after = re.search("^After=(.*)$", text.read(), re.M)[1].split()
+        self.assertIn("etcd.service", after)
+
     def test_the_coordinator_knows_each_variable_of_its_configuration(self):
         help_text = output(PROGRAMS["muster-coordinator"], "--help")
         with open(CONFIGURATION, encoding="utf-8") as text:
             lines = text.read()
         variables = dict(re.findall(r"^#?(MUSTER_\w+)=(.*)$", lines, re.M))
         self.assertGreater(len(variables), 4)
+        self.assertIn("MUSTER_COORDINATOR_ETCD_ENDPOINTS", variables)
         for variable in variables:
             option = variable.replace("MUSTER_COORDINATOR_", "--").lower()
             self.assertIn(f"\n  {option}\n", help_text)

@@ -51,16 +51,16 @@ class PrometheusTest(unittest.TestCase):
         self.assertEqual(sorted(alert_names()), sorted(stays))
 
     def test_every_alert_has_its_section_in_the_runbook(self):
-        with open(os.path.join(DEPLOY, "README.md"), encoding="utf-8") as text:
-            headings = [line[4:].strip() for line in text
-                        if line.startswith("### Muster")]
+        with open(os.path.join(DEPLOY, "ALERTS.md"), encoding="utf-8") as text:
+            headings = [line[3:].strip() for line in text
+                        if line.startswith("## Muster")]
         self.assertEqual(sorted(alert_names()), sorted(headings))
         for group in load(os.path.join(
                 DEPLOY, "prometheus/rules/alerts.yml"))["groups"]:
             for rule in group["rules"]:
                 self.assertEqual(
                     rule["annotations"]["runbook_url"],
-                    f"deploy/README.md#{rule['alert'].lower()}")
+                    f"deploy/ALERTS.md#{rule['alert'].lower()}")
 
 
 def member(address, state="ALIVE", host="host"):

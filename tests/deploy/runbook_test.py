@@ -2,15 +2,17 @@
 """Runs the runbook on one machine: each shell block in these sections of
 deploy/README.md runs unchanged, beside a job that must not be disturbed.
 
-Usage: runbook_test.py COORDINATOR MUSTER_RUN MUSTERCTL TRAIN
-Its files in /etc, /usr/local and /var/lib are overlaid on this machine's, in
-namespaces of the test, and disappear with it. Two small programs replace
-systemd's.
+Usage: runbook_test.py COORDINATOR MUSTER_RUN MUSTERCTL TRAIN TEST
+TEST is "one" or "several": coordinators.
+Its files in /etc, /usr/local, /var/lib and /var/log are overlaid on this
+machine's, in namespaces of the test, and disappear with it. Two small programs
+replace systemd's.
 
 Without root it runs in a user namespace with a single user: programs that give
 files to the runbook's user, or switch to that user, do nothing (ONE_USER).
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,10 +20,11 @@ import socket
 import subprocess
 import sys
 import unittest
+import urllib.error
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "end2end"))
-from processes import Processes, wait_until  # pylint: disable=C0413
+from processes import Processes, fetch, wait_until  # pylint: disable=C0413
 
 DEPLOY = os.path.join(HERE, "..", "..", "deploy")
 README = os.path.join(DEPLOY, "README.md")
@@ -43,23 +46,45 @@ begin() {
   done
   return 1
 }
+# end FILE: the process whose number is in it
 end() {
-  [[ -e $pid ]] || return 0
-  kill "$(cat $pid)"
+  [[ -e $1 ]] || return 0
+  kill "$(cat $1)"
   # Nobody may reap it here.
-  while grep -qs '^State:.[^Z]' "/proc/$(cat $pid)/status"; do sleep 0.05; done
+  while grep -qs '^State:.[^Z]' "/proc/$(cat $1)/status"; do sleep 0.05; done
+}
+begin_etcd() {
+  # As in the unit.
+  ETCD_NAME=$(hostname) ETCD_DATA_DIR=/var/lib/etcd/default
+  set -a; . /etc/default/etcd; set +a
+  export ETCD_NAME ETCD_DATA_DIR
+  setsid setpriv --reuid=etcd --regid=etcd --clear-groups etcd \
+      >>/var/lib/etcd.log 2>&1 </dev/null &
+  echo $! >/var/lib/etcd.pid
+  # Type=notify waits until clients are served.
+  for _ in {1..400}; do
+    (: </dev/tcp/127.0.0.1/2379) 2>/dev/null && return
+    sleep 0.05
+  done
+  return 1
 }
 touch $log
 lines=$(($(wc -l <$log) + 1))
 case "$*" in
 "start muster-coordinator") begin $lines ;;
-"stop muster-coordinator") end ;;
-"restart muster-coordinator") end; begin $lines ;;
+"stop muster-coordinator") end $pid ;;
+"restart muster-coordinator") end $pid; begin $lines ;;
+"start etcd") begin_etcd ;;
+"stop etcd") end /var/lib/etcd.pid ;;
+"restart etcd") end /var/lib/etcd.pid; begin_etcd ;;
 *) echo "systemctl $*?" >&2; exit 1 ;;
 esac
 """
 # Installs what the packages would: programs, /etc/muster, the running service.
+# etcd must be there.
 APT_GET = r"""#!/bin/bash
+[[ "$*" == "install -y etcd-server etcd-client" ]] &&
+    exec install -d -o etcd -g etcd /var/lib/etcd
 [[ "$*" == "install -y ./dist/muster-coordinator_*.deb ./dist/muster-tools_*.deb" ]] ||
     exit 1
 set -e
@@ -106,6 +131,14 @@ def blocks(title):
         r"^( *)```sh\n(.*?)^\1```$", section, re.MULTILINE | re.DOTALL)]
 
 
+def fetch_status(address, path):
+    try:
+        fetch(address, path)
+    except urllib.error.HTTPError as error:
+        return error.code
+    return 200
+
+
 def write_program(path, text):
     with open(path, "w", encoding="utf-8") as out:
         out.write(text)
@@ -117,7 +150,7 @@ def prepare(folder, programs):
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
     # Without root, files can be made only in the uppermost folder of each.
-    for top in ("/etc", "/usr/local/bin", "/var/lib"):
+    for top in ("/etc", "/usr/local/bin", "/var/lib", "/var/log"):
         upper, work = (f"{folder}/{kind}{top.replace('/', '-')}"
                        for kind in ("upper", "work"))
         os.mkdir(upper)
@@ -186,7 +219,7 @@ class RunbookTest(unittest.TestCase):
         self.assertIn("generation 1, world size 2",
                       self.sh("musterctl members demo-long"))
 
-    def test_one_machine_with_tls_and_what_is_done_to_it_later(self):
+    def test_one(self):
         self.install()
         self.job = self.processes.start(
             ["bash", "-c", f"{self.operator}\n"
@@ -202,6 +235,12 @@ class RunbookTest(unittest.TestCase):
         with self.subTest("backup"):
             self.back_up_and_restore()
         self.assertIsNone(self.job.process.poll(), self.job.stderr)
+
+    def test_several(self):
+        self.install()
+        self.start_several()
+        self.make_space_in_etcd()
+        self.back_up_and_restore_etcd()
 
     def install(self):
         for block in blocks("One machine with TLS"):
@@ -253,6 +292,62 @@ class RunbookTest(unittest.TestCase):
         self.expect_the_job_goes_on()
 
 
+    def start_several(self):
+        etcd, coordinators, look, train, *self.of_etcd = blocks(
+            "Several coordinators")
+        self.sh(etcd)
+        for secret in ("etcd.key", "etcd-ca.key"):
+            self.assertFalse(
+                os.stat(f"/etc/muster/{secret}").st_mode & 0o077, secret)
+        self.sh(coordinators)
+        addresses, command = look.rsplit("\n", 2)[:2]
+        self.assertEqual(command, "musterctl cluster")
+        type(self).operator += f"\n{addresses}"
+
+        def cluster():
+            shown = json.loads(self.sh(
+                "musterctl cluster --json || [ $? = 3 ]"))
+            return len(shown["coordinators"]) == 3 and shown["healthy"]
+        wait_until(cluster, "three coordinators are there", SECONDS)
+        # While a shard goes to another coordinator, cluster's exit status is 3.
+        self.sh(f"{command} || [ $? = 3 ]")
+        trained = self.sh(f"set +e\n{train}\nexit 0")
+        self.assertIn("epoch 5/5", trained)
+        self.assertNotIn("first failure", trained)
+
+    def make_space_in_etcd(self):
+        environment, space = self.of_etcd[0].split("\netcdctl compact ")
+        type(self).operator += f"\n{environment}"
+        self.sh("musterctl kv set before 1 --job=demo-kept")
+        with open("/etc/default/etcd", encoding="utf-8") as text:
+            configured = text.read()
+        small = re.sub("(QUOTA_BACKEND_BYTES)=.*", r"\1=400000", configured)
+        self.assertNotEqual(small, configured)
+        write_program("/etc/default/etcd", small)
+        self.sh("systemctl restart etcd")
+        self.sh("until etcdctl alarm list | grep NOSPACE; do\n"
+                "  head -c 100000 /dev/zero | tr '\\0' x |\n"
+                "      etcdctl put filler || true\ndone")
+        # The first one finds out, and waits.
+        self.sh("! musterctl kv set full 1 --job=demo-kept --timeout=2s")
+        self.assertIn("RESOURCE_EXHAUSTED", self.sh(
+            "! musterctl kv set full 1 --job=demo-kept"))
+        wait_until(lambda: fetch_status("127.0.0.1:7071", "/readyz") == 503,
+                   "it is not ready", SECONDS)
+        self.sh(f"etcdctl del filler\netcdctl compact {space}")
+        self.sh("musterctl kv set after 1 --job=demo-kept --timeout=60s")
+        write_program("/etc/default/etcd", configured)
+        self.sh("systemctl restart etcd")
+
+    def back_up_and_restore_etcd(self):
+        self.sh("musterctl kv set before 2 --job=demo-kept --timeout=60s")
+        self.sh("etcdctl snapshot save FILE")
+        self.sh("musterctl kv set before 3 --job=demo-kept")
+        self.sh(self.of_etcd[1])
+        self.assertEqual(self.sh(
+            "musterctl kv get before --job=demo-kept --timeout=60s"), "2\n")
+
+
 def enter():
     """Starts this program again in the test's namespaces."""
     unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child",
@@ -276,4 +371,4 @@ if __name__ == "__main__":
     PROGRAMS = [os.path.abspath(path) for path in sys.argv[1:5]]
     if INSIDE not in os.environ:
         enter()
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], f"RunbookTest.test_{sys.argv[5]}"])

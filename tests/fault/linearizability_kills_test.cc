@@ -22,14 +22,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/testing/cutting_proxy.h"
 #include "client/testing/processes.h"
 #include "gtest/gtest.h"
 #include "tests/fault/killed_coordinator.h"
 #include "tests/fault/linearizability.h"
+#include "tests/fault/operation_lines.h"
 
 namespace muster::fault {
 namespace {
@@ -99,7 +98,8 @@ class Client {
   void Start() {
     auto process = std::make_shared<testing::Process>(
         std::vector<std::string>{
-            "tests/fault/store_client", address_, absl::StrCat(index_),
+            "tests/fault/store_client", address_, "linearizability",
+            absl::StrCat(index_),
             absl::StrCat(seed * 1000 + index_ + 100 * lives_++),
             absl::StrCat(operations)},
         environment_);
@@ -108,15 +108,19 @@ class Client {
   }
 
   void Read() {
+    OperationLines lines(index_);
     do {
-      std::optional<Operation> open;
       for (;;) {
         const std::string line = process_->ReadLine(seconds(120));
         EXPECT_FALSE(process_->failed()) << "client " << index_ << " hangs";
         if (line.empty()) break;
-        Take(line, open);
+        std::optional<Operation> ended;
+        EXPECT_TRUE(lines.Take(line, &ended))
+            << "client " << index_ << ": " << line;
+        if (ended.has_value()) notes_.Add(*std::move(ended));
       }
       // The client was killed during this operation.
+      std::optional<Operation> open = lines.TakeOpen();
       if (open.has_value()) notes_.Add(*std::move(open));
     } while (KilledAndStartedAgain());
     notes_.End();
@@ -130,28 +134,6 @@ class Client {
     }
     EXPECT_EQ(exit.code, 0) << "client " << index_;
     return false;
-  }
-
-  void Take(const std::string& line, std::optional<Operation>& open) {
-    const std::vector<std::string> words =
-        absl::StrSplit(line, ' ', absl::SkipEmpty());
-    if (words[0] == "call" && words.size() >= 4) {
-      open.emplace();
-      open->client = index_;
-      EXPECT_TRUE(absl::SimpleAtoi(words[1], &open->called));
-      open->verb = words[2];
-      open->key = words[3];
-      for (size_t i = 4; i < words.size(); ++i) {
-        open->arguments.push_back(words[i].substr(1));
-      }
-    } else if (words[0] == "answer" && open.has_value()) {
-      EXPECT_TRUE(absl::SimpleAtoi(words[1], &open->answered));
-      open->result = words.size() > 2 ? words[2] : "";
-      notes_.Add(*std::move(open));
-      open.reset();
-    } else {
-      ADD_FAILURE() << "client " << index_ << ": " << line;
-    }
   }
 
   const int index_;

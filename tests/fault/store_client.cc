@@ -1,12 +1,14 @@
-// A client process of linearizability_kills_test: random operations on a few
-// keys that all clients share.
+// A client process of tests that check linearizability: random operations on a
+// few keys that all clients of a job share.
 //
-//   store_client ADDRESS CLIENT SEED OPERATIONS
+//   store_client ADDRESS JOB CLIENT SEED OPERATIONS
 //
-// Writes two lines for each operation, before it and after it:
+// With 0 OPERATIONS it goes on until SIGTERM. Writes two lines for each
+// operation, before it and after it:
 //   call NANOSECONDS VERB KEY ARGUMENTS...
 //   answer NANOSECONDS RESULT
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -35,6 +37,12 @@ int64_t Now() {
       .count();
 }
 
+// All clients go on to new keys after so long, because the search for an order
+// takes long if there are many operations on one key.
+constexpr int64_t kKeysNanoseconds = 20'000'000'000;
+
+volatile sig_atomic_t stopping = 0;
+
 void Say(const std::string& line) {
   printf("%s\n", line.c_str());
   fflush(stdout);
@@ -42,14 +50,21 @@ void Say(const std::string& line) {
 
 class Client {
  public:
-  Client(const std::string& address, int index, uint64_t seed)
+  Client(const std::string& address, const std::string& job, int index,
+         uint64_t seed)
       : index_(index),
         random_(seed),
         store_(Session::Connect({.address = address,
-                                 .job = "linearizability",
-                                 .member = absl::StrCat("client-", index)})) {}
+                                 .job = job,
+                                 .member = absl::StrCat("client-", index),
+                                 // A coordinator that is stopped is left soon.
+                                 .silence_max = std::chrono::seconds(3)})) {}
 
   void Step() {
+    if (const int64_t now = Now() / kKeysNanoseconds; now != keys_) {
+      ReadAll();
+      keys_ = now;
+    }
     // Distinct values show which client wrote a value.
     const std::string unique =
         absl::StrCat(index_, "-", getpid(), "-", ++unique_);
@@ -87,24 +102,28 @@ class Client {
           return "-";
         });
       case 8:
-        return Do("pop", Key("q"), {}, [&](const std::string& key) {
-          try {
-            return store_.QueuePop(key, /*block=*/false);
-          } catch (const DistError& error) {
-            if (!IsNotFound(error.status())) throw;
-            return std::string("empty");
-          }
-        });
+        Pop(Key("q"));
+        return;
       default:
         return Delete(Key(random_() % 8 == 0 ? "n" : "q"));
     }
   }
 
+  // Reads every key, and takes all items of the queues.
+  void ReadAll() {
+    for (const int i : {0, 1}) {
+      Get(Key("v", i));
+      Get(Key("n", i));
+      while (Pop(Key("q", i))) continue;
+    }
+  }
+
  private:
   // There are two keys of each kind.
-  std::string Key(const char* kind) {
-    return absl::StrCat(kind, random_() % 2);
+  std::string Key(const char* kind, uint64_t number) const {
+    return absl::StrCat(kind, number, "-", keys_);
   }
+  std::string Key(const char* kind) { return Key(kind, random_() % 2); }
 
   void Do(const char* verb, const std::string& key,
           const std::vector<std::string>& arguments,
@@ -117,6 +136,21 @@ class Client {
                      absl::StrJoin(quoted, " ")));
     const std::string result = call(key);
     Say(absl::StrCat("answer ", Now(), " ", result));
+  }
+
+  // Returns whether there was an item.
+  bool Pop(const std::string& key) {
+    bool found = true;
+    Do("pop", key, {}, [&](const std::string& k) {
+      try {
+        return store_.QueuePop(k, /*block=*/false);
+      } catch (const DistError& error) {
+        if (!IsNotFound(error.status())) throw;
+        found = false;
+        return std::string("empty");
+      }
+    });
+    return found;
   }
 
   void Get(const std::string& key) {
@@ -136,23 +170,34 @@ class Client {
   const int index_;
   std::mt19937_64 random_;
   CoordinatorStore store_;
+  int64_t keys_ = Now() / kKeysNanoseconds;
   int64_t unique_ = 0;
   std::string last_seen_;
   std::string last_expected_;
 };
 
+void Run(Client& client, int64_t operations) {
+  if (operations > 0) {
+    for (int64_t i = 0; i < operations; ++i) client.Step();
+    return;
+  }
+  while (stopping == 0) client.Step();
+  client.ReadAll();
+}
+
 }  // namespace
 }  // namespace muster::fault
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    fprintf(stderr, "usage: store_client ADDRESS CLIENT SEED OPERATIONS\n");
+  if (argc != 6) {
+    fprintf(stderr, "usage: store_client ADDRESS JOB CLIENT SEED OPERATIONS\n");
     return 2;
   }
+  signal(SIGTERM, [](int) { muster::fault::stopping = 1; });
   try {
-    muster::fault::Client client(argv[1], std::atoi(argv[2]),
-                                 std::strtoull(argv[3], nullptr, 10));
-    for (int64_t i = std::atoll(argv[4]); i > 0; --i) client.Step();
+    muster::fault::Client client(argv[1], argv[2], std::atoi(argv[3]),
+                                 std::strtoull(argv[4], nullptr, 10));
+    muster::fault::Run(client, std::atoll(argv[5]));
   } catch (const muster::DistError& error) {
     printf("error %s\n", error.what());
     return 1;

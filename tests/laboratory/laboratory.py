@@ -132,6 +132,11 @@ class Host:
     def ip(self, *arguments):
         return run("ip", "-n", self.name, *arguments)
 
+    def command(self, command):
+        """The command that runs `command` on this host."""
+        return ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh",
+                "-c", 'hostname "$0" && exec "$@"', self.name, *command]
+
     def start(self, command, environment=None, **popen):
         """Starts a program on this host; by default its output is text in a
         pipe. `popen` may change that."""
@@ -139,9 +144,7 @@ class Host:
                if not k.startswith(("MUSTER_", "PET_", "TORCHELASTIC_"))}
         env.update(environment or {})
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c",
-             'hostname "$0" && exec "$@"', self.name, *command],
-            env=env, text=True, stdin=subprocess.DEVNULL,
+            self.command(command), env=env, text=True, stdin=subprocess.DEVNULL,
             **{"stdout": subprocess.PIPE, **popen})
         self.laboratory.processes.append(process)
         return process
@@ -152,13 +155,14 @@ class Host:
                                    link))
         return links[0]["stats64"]["tx"]["bytes"]
 
-    def cut(self):
-        """Takes its link down silently: packets do not arrive."""
-        self.laboratory.set_link(self, "down")
+    def cut(self, *links):
+        """Takes its links, or those with these numbers, down silently: packets
+        do not arrive."""
+        self.laboratory.set_links(self, links, "down")
 
-    def mend(self):
-        """Takes its link up again."""
-        self.laboratory.set_link(self, "up")
+    def mend(self, *links):
+        """Takes them up again."""
+        self.laboratory.set_links(self, links, "up")
 
 
 class Laboratory:
@@ -219,9 +223,9 @@ class Laboratory:
         host.ip("addr", "add", f"{host.address}/24", "dev", "eth0")
         host.ip("link", "set", "eth0", "up")
 
-    def set_link(self, host, state):
+    def set_links(self, host, links, state):
         if self.relay is None:
-            for link in self.links:
+            for link in links or self.links:
                 run("ip", "link", "set", f"port{link}-{host.name}", state)
         else:
             host.ip("link", "set", "eth0", state)
