@@ -65,8 +65,8 @@ constexpr Command kCommands[] = {
     {"close", "[JOB]", 0, 1, "reason",
      "close a job's rendezvous: nobody joins it any more"},
     {"cluster", "", 0, 0, "",
-     "the coordinators that share the jobs, and etcd; exit status 3 when jobs "
-     "have no coordinator or one is not ready"},
+     "the coordinators that share the jobs; exit status 3 when jobs have no "
+     "coordinator or one is not ready"},
     {"move", "JOB", 1, 1, "to",
      "let another coordinator serve a job, and the other jobs of its shard"},
     {"drain", "", 0, 0, "reason",
@@ -384,7 +384,8 @@ StatusOr<std::string> CtlHelp(absl::string_view name) {
       "token that those processes have,\nunder the same names.\n"
       "\n"
       "Exit status: 0: done; 1: the coordinator refused or did not answer; 2: "
-      "a wrong\ncommand line; 3: diagnose or cluster found something wrong, or nothing "
+      "a wrong\ncommand line; 3: diagnose or cluster found something wrong, or "
+      "nothing "
       "known.\n");
   return text;
 }

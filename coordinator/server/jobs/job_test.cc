@@ -188,8 +188,11 @@ TEST_F(JobTest, RefusesNoMemberWhenAnotherCoordinatorMayHaveTheJob) {
   const std::shared_ptr<Job> job = NewJob("j");
   core::Call call;
   call.member = core::MemberId("member");
+  call.incarnation = core::Incarnation(1);
+  EXPECT_TRUE(job->Attach(client_, call, {}).ok());
   call.incarnation = core::Incarnation(2);
   EXPECT_TRUE(job->Attach(client_, call, {}).ok());
+  // It has been replaced.
   call.incarnation = core::Incarnation(1);
   EXPECT_TRUE(IsFailedPrecondition(job->Attach(client_, call, {}).status()));
   owned_ = false;
