@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -298,6 +299,8 @@ class FakeRelay : public FakeCall,
     EXPECT_FALSE(finished_) << "a write after Finish";
     v1::RelayRequest credits;
     for (const v1::RelayFrame& frame : response->frames()) {
+      EXPECT_FALSE(ended_.contains(frame.session())) << "a frame after the end";
+      if (frame.has_end()) ended_.insert(frame.session());
       if (!frame.has_part() && !frame.has_last_part()) continue;
       credits.add_frames()->set_session(frame.session());
       credits.mutable_frames()->rbegin()->set_credit(static_cast<uint32_t>(
@@ -341,6 +344,7 @@ class FakeRelay : public FakeCall,
   grpc::CallbackServerContext call_;
   RelayStream* relay_ = nullptr;
   std::deque<grpc::ByteBuffer> inbound_ MUSTER_GUARDED_BY(mu_);
+  std::set<uint64_t> ended_ MUSTER_GUARDED_BY(mu_);
   grpc::ByteBuffer* reading_ MUSTER_GUARDED_BY(mu_) = nullptr;
   bool writing_ MUSTER_GUARDED_BY(mu_) = false;
   bool half_closed_ MUSTER_GUARDED_BY(mu_) = false;

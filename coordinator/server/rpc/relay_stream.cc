@@ -450,6 +450,11 @@ void RelayStream::OnWriteDone(bool ok) {
     writing_ = false;
     written.swap(written_);
     ended.swap(ended_);
+    // Before the next message, which must not end them again.
+    for (const uint64_t number : ended) {
+      const auto found = streams_.find(number);
+      if (found != streams_.end()) found->second->end_sent_ = true;
+    }
     // An idle relay keeps no memory of a large message.
     v1::RelayResponse().Swap(&response_);
     Pump();
@@ -463,12 +468,7 @@ void RelayStream::OnWriteDone(bool ok) {
   }
   for (const uint64_t number : ended) {
     RelayedStream* const stream = Enter(number);
-    if (stream == nullptr) continue;
-    {
-      MutexLock lock(mu_);
-      stream->end_sent_ = true;
-    }
-    Leave(*stream);
+    if (stream != nullptr) Leave(*stream);
   }
 }
 
