@@ -79,8 +79,8 @@ class StoreWatch {
   // Returns the next change, or nothing if there was none within `timeout`, or
   // after Cancel.
   // Throws DistStoreError: kOutOfRange (the store no longer has all changes
-  // since the last one, or the coordinator was restarted: read the keys again
-  // and make a new watch).
+  // since the last one, or a coordinator that stores nothing was restarted:
+  // read the keys again and make a new watch).
   // Throws DistNetworkError: no answer within `timeout`; the watch goes on.
   virtual std::optional<KeyChange> Next(std::chrono::milliseconds timeout) = 0;
 

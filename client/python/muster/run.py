@@ -14,7 +14,8 @@ import sys
 from typing import List, Optional
 
 # muster-run's options without a value.
-_FLAGS = {"standalone", "no-python", "use-env", "help", "h", "version"}
+_FLAGS = {"standalone", "no-python", "relay", "use-env", "help", "h",
+          "version"}
 
 
 def find_program(name: str) -> Optional[str]:
